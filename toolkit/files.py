@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 from toolkit.config import is_shipped
 from toolkit.errors import EXHAUSTED, ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
-from toolkit.trust import require_trusted
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
 _CHUNK = 1 << 20
@@ -126,6 +125,8 @@ def _read(
 ) -> AnyModel:
     try:
         if is_searched and not is_shipped(path):
+            from toolkit.trust import require_trusted  # what is shipped needs no examination
+
             require_trusted(path, must_exist=True)
         text = read_text(path, below=below)
     except (OSError, ValueError) as error:  # a ValueError: a path that no file can have

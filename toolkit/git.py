@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
+
+if TYPE_CHECKING:
+    from toolkit.model.run import Code
 
 _PATIENCE = 5.0  # seconds; a work tree on a slow file server must not hold a submission up
 _MOST_NAMES = 16 << 20  # characters of a list of files
@@ -19,22 +22,6 @@ _MOST_NAMES = 16 << 20  # characters of a list of files
 # names.
 _QUIET = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false")
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
-
-
-class State(NamedTuple):
-    """The state of a work tree.
-
-    Attributes:
-        commit: the commit that is checked out; empty before the first.
-        branch: its name; empty if none is checked out.
-        is_changed: tracked files differ from the commit.
-        untracked: names of files and directories that git neither tracks nor ignores.
-    """
-
-    commit: str
-    branch: str
-    is_changed: bool
-    untracked: tuple[str, ...]
 
 
 def top(directory: Path) -> Path | None:
@@ -46,14 +33,13 @@ def top(directory: Path) -> Path | None:
     physical = directory.resolve()
     places = (path for path in (physical, *physical.parents) if (path / ".git").exists())
     tree = next(places, None)
-    try:
-        return None if tree == Path.home().resolve() else tree
-    except RuntimeError:  # this user has no home
-        return tree
+    return None if tree == Path.home().resolve() else tree
 
 
-def state(tree: Path) -> State | None:
+def state(tree: Path) -> Code | None:
     """Return the state of a work tree; None if git fails."""
+    from toolkit.model.run import Code  # a dry run only looks for the tree
+
     text = ask(tree, ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"))
     if text is None:
         return None
@@ -63,7 +49,8 @@ def state(tree: Path) -> State | None:
         for key, _, value in (word[2:].partition(" ") for word in words if word.startswith("# "))
     }
     commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
-    return State(
+    return Code(
+        tree=str(tree),
         commit="" if commit.startswith("(") else commit,
         branch="" if branch.startswith("(") else branch,
         is_changed=any(word[:2] in ("1 ", "2 ", "u ") for word in words),

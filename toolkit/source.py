@@ -127,7 +127,8 @@ def _read(case: Case, script: Path, root: Path | None = None) -> Source:
     packages = script.relative_to(root).parts[:-1] if script.is_relative_to(root) else ()
     program.queue |= {Path(each.origin): True for each in _specs(packages, [root]) if each.origin}
     program.follow()
-    program.follow_nearby()
+    if program.doubt:
+        program.search_nearby()
     return program.source()._replace(sha256=sha256)
 
 
@@ -182,8 +183,7 @@ class _Program:
         files: that were read.
         size: bytes of the files.
         imports: all import statements; ``missing``: those that no file of the ranks satisfies.
-        nearby: modules that are only where a changed search path may lead.
-        unread: packages and modules that are imported, and of which no file was read.
+        unread: packages and modules that the user's files are, and of which no file was read.
         shown: directories that the ranks would not see, and what for.
         doubt: why imports may find modules that cannot be foreseen; empty: there is no reason.
         meaning: what names of the file that is read stand for: ``mp`` -> ``torch.multiprocessing``.
@@ -201,7 +201,6 @@ class _Program:
         self.size = 0
         self.imports: list[_Statement] = []
         self.missing: list[_Statement] = []
-        self.nearby: set[str] = set()
         self.unread: set[str] = set()
         self.shown: dict[Path, str] = {}
         self.calls: set[str] = set()
@@ -230,43 +229,33 @@ class _Program:
                 self.unread.add(path.stem)
         self.unread |= {path.stem for path in self.queue}
 
-    def follow_nearby(self) -> None:
-        """Search for what is missing where a program that changes the search path may find it.
-
-        Of any other program, its modules there only tell how it is started.
-        """
-        doubt, shown = self.doubt, dict(self.shown)
-        nearby = dict.fromkeys(_nearby(self.script.parent, self.directory))
-        places = [
-            place
-            for place in nearby
-            if os.path.isdir(place) and os.stat(place).st_size < _MOST_LISTED
-        ]
-        for statement in self.missing[:_MOST_NAMES]:
-            specs = [] if statement.top in self.known else statement.specs(places)
-            if self.use(statement, specs, is_certain=statement.is_certain and bool(doubt)):
-                self.unread.discard(statement.top)
-                self.nearby.add(statement.top)
+    def search_nearby(self) -> None:
+        """Search for what is missing where a program that changes the search path may find it."""
+        for place in _nearby(self.script.parent, self.directory):
+            if os.path.isdir(place) and os.stat(place).st_size < _MOST_LISTED:
+                self.directories.append(place)
+        missing, self.missing = self.missing, []
+        for statement in missing:
+            if statement.top in self.known or len(missing) > _MOST_NAMES:
+                self.missing.append(statement)
+            else:
+                self.resolve(statement)
         self.follow()
-        if not doubt:
-            self.doubt, self.shown, self.nearby = doubt, shown, set()
 
-    def use(self, statement: _Statement, specs: Sequence[ModuleSpec], *, is_certain: bool) -> bool:
-        """Have the files read that Python runs for an import; return whether one has its code."""
+    def resolve(self, statement: _Statement) -> None:
+        """Have the files read that Python runs for an import, as far as ranks find any."""
+        specs = statement.specs(self.directories)
         files = [Path(spec.origin) for spec in specs if spec.loader and spec.origin]
         for file in files:
             if file.suffix != ".py":  # compiled
                 self.unread.add(file.name.partition(".")[0])
             elif file not in self.files:
-                self.queue[file] = is_certain or self.queue.get(file, False)
+                self.queue[file] = statement.is_certain or self.queue.get(file, False)
         if specs and not statement.level:
-            place = _place(specs[0])
-            # A directory may only be called like a package: tensorflow/, with scripts for it.
-            if files or place.parent in self.directories:
-                self.show(place, f"{self.name(statement.file)} imports {statement.top}")
-            if not files:
-                self.unread.add(statement.top)
-        return bool(files)
+            self.show(_place(specs[0]), f"{self.name(statement.file)} imports {statement.top}")
+            self.unread |= set() if files else {statement.top}  # a directory of that name
+        elif not statement.level and statement.top != "__main__":
+            self.missing.append(statement)
 
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""
@@ -305,13 +294,7 @@ class _Program:
         # A name may be imported below the function that uses it.
         self.calls |= {name for each in called if (name := self.full_name(each))}
         for statement in self.imports[first:]:
-            specs = statement.specs(self.directories)
-            is_needed = is_certain and statement.is_certain
-            if specs or statement.level:
-                self.use(statement, specs, is_certain=is_needed)
-            elif statement.top != "__main__":
-                self.unread.add(statement.top)
-                self.missing.append(statement._replace(is_certain=is_needed))
+            self.resolve(statement._replace(is_certain=is_certain and statement.is_certain))
         return True
 
     def visit(self, node: ast.AST, path: Path, is_certain: bool) -> None:
@@ -375,7 +358,7 @@ class _Program:
         own = {name for name, each in named if each.file == self.script}
         needed: dict[str, Import] = {}
         for each in self.missing:
-            if each.is_certain and each.top not in self.nearby:
+            if each.is_certain:
                 within = ".".join((each.module, *each.names[:1]))
                 file = self.name(each.file)
                 needed.setdefault(each.top, Import(each.top, file, each.line, within))
@@ -386,7 +369,9 @@ class _Program:
             options=self.options,
             constructions=tuple(self.constructions),
             certain=_sorted(name for name, each in named if each.is_certain),
-            packages=_sorted(self.unread - sys.stdlib_module_names),
+            packages=_sorted(
+                {*self.unread, *(each.top for each in self.missing)} - sys.stdlib_module_names
+            ),
             texts=_sorted(self.texts),
             where={name: self.name(each.file) for name, each in named if name not in own},
             needed=tuple(needed.values()),

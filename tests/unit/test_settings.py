@@ -129,13 +129,12 @@ SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY", "EXCLUSIVE", "SLURM_
     ("name", "text"),
     [
         *((name, text) for name in SWITCHES[:4] for text in ("maybe", "2", "o n")),
-        *[("NODES", "many"), ("NODES", "0"), ("GPUS", "-1"), ("SLURM_HOLD", "2")],
+        *[("NODES", "many"), ("NODES", "0"), ("GPUS", "-1")],
         ("BIND", "'/a:/a"),
         ("ENV", "''"),
         ("ENV", "=1"),
         ("SLURM", "licenses=a licenses=b"),
         ("INIT", "mpi"),
-        ("SLURM_CONTIGUOUS", "never"),
     ],
 )
 def test_a_variable_that_is_not_understood_is_refused_by_its_name(name, text):

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from tests.unit.samples import MANIFEST, make_case
+from tests.unit.samples import make_case
 from toolkit import files
 from toolkit.errors import ConfigError
 from toolkit.images.recipe import library
@@ -94,7 +93,7 @@ def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(place, monkey
         (place / directory).mkdir(parents=True)
         os.mkfifo(place / directory / file)
     monkeypatch.chdir(place)
-    assert _lock(make_case(), replace(MANIFEST, name="held")) == ""
+    assert _lock(make_case(), "held") == ""
     assert _variables(place / "x") == {}
     assert _lines(place / "F") == []
 

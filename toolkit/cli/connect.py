@@ -263,8 +263,6 @@ def carry(
         with interrupted_by_signals():
             for subject, text in forward.carry(server, entrance):
                 if subject == "connected" and not is_shown:
-                    if server.token:
-                        notebooks.prove(server, entrance)
                     is_shown = True
                     _show_way_in(server, entrance, port, path, as_json=as_json)
                 else:

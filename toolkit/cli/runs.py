@@ -487,27 +487,24 @@ def prune(
         raise UsageError(
             "no age and no number of runs is given", place="--older-than, --keep", next_step=step
         )
-    age = seconds(older_than, "--older-than") if older_than else None
-    removals = []
+    least = seconds(older_than, "--older-than") if older_than else None
+    rows, going, listed = [], [], []
     for place in directories.known() if all_directories else (runs,):
-        for old in removal.candidates(directories.all_runs(place), older_than=age, keep=keep):
-            removals.append(old)
-            if yes and not old.reason:
+        old = removal.candidates(directories.all_runs(place), older_than=least, keep=keep)
+        for run, kept in old.items():
+            directory, size, age = run.directory, removal.size_of(run.directory), removal.age(run)
+            if yes and not kept:
                 try:
-                    removal.remove([Run(Path(old.directory))])
+                    removal.remove([Run(directory)])
                 except ToolkitError as error:
-                    removals[-1] = msgspec.structs.replace(old, reason=error.cause)
-    word = "removed" if yes else "would be removed"
-    rows = [
-        (
-            *(old.directory, human_size(old.size), human_age(old.age)),
-            f"kept: {old.reason}" if old.reason else word,
-        )
-        for old in removals
-    ]
-    data = {"removed": yes, "runs": removals}
+                    kept = error.cause
+            going += [] if kept else [size]
+            word = f"kept: {kept}" if kept else "removed" if yes else "would be removed"
+            rows.append((directory.absolute(), human_size(size), human_age(age), word))
+            facts = {"run": run.name, "directory": str(directory.absolute())}
+            listed.append({**facts, "size": size, "age": age, "kept": kept})
+    data = {"removed": yes, "runs": listed}
     console.listing(("RUN", "SIZE", "AGE", "") if rows else (), rows, data, as_json=as_json)
-    going = [old.size for old in removals if not old.reason]
     step = "" if yes or not going else "; next: the same with --yes removes them"
     freed = f"{human_size(sum(going))}, {counted(len(going), 'run')}"
     console.say("freed" if yes else "would free", f"{freed}{step}")

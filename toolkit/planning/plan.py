@@ -21,7 +21,6 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Forced, Launch, Plan, Point
 from toolkit.planning import options
-from toolkit.planning.settings import Settings
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
@@ -265,28 +264,3 @@ def _moved(value: Any, old: str, new: str) -> Any:
     if isinstance(value, dict):
         return {key: _moved(item, old, new) for key, item in value.items()}
     return [_moved(item, old, new) for item in value] if isinstance(value, list | tuple) else value
-
-
-def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
-    """Return a note on the settings of today that a repeated run does not take.
-
-    Args:
-        recorded: the plan of the run.
-        job: the settings of the run, with the options of this command.
-        now: the settings of the site, the files and the environment of today.
-    """
-    listed = [
-        f"{key} ({origin})"
-        for key, origin in now.origins.items()
-        if not recorded.origins.get(key, "").startswith("--")
-        and not _has(getattr(job, key, None), getattr(now.job, key, None))
-    ]
-    text = f"planned as recorded; not taken: {', '.join(listed)}. An option with the value takes it"
-    return (text,) if listed else ()
-
-
-def _has(recorded: Any, now: Any) -> bool:
-    """Return whether a setting has today's value, or of several ones all."""
-    if isinstance(now, dict):
-        return now.items() <= (recorded or {}).items()
-    return {*now} <= {*(recorded or ())} if isinstance(now, tuple) else recorded == now

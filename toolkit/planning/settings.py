@@ -180,12 +180,13 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
         if text := environment.get(name):
             given |= _setting(name, key, text)
     slurm = {
-        name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): _slurm_value(name, text)
+        name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): text
         for name, text in environment.items()
         if name.startswith(SLURM_VARIABLE) and text
     }
     if slurm:
-        given["slurm"] = given.get("slurm", {}) | slurm
+        values = {name: _slurm_value(name, text) for name, text in slurm.items()}
+        given["slurm"] = given.get("slurm", {}) | values
     return Layer("environment", given)
 
 
@@ -218,17 +219,9 @@ def _setting(name: str, key: str, text: str) -> dict[str, Any]:
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
     """Return the value of a variable for an option of sbatch, which may be a switch."""
-    option = OPTIONS.get(name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"))
-    if option is None or (option.takes != "flag" and option.kind != "switch"):
-        return text
-    value = _SWITCH.get(text.lower(), text)
-    if option.takes == "flag" and value is text:
-        raise UsageError(
-            f"{text!r} is not valid: the option takes no value",
-            place=name,
-            next_step=f"{name}=on, or {name}=off",
-        )
-    return value
+    option = OPTIONS.get(name)
+    is_switch = option is not None and (option.takes == "flag" or option.kind == "switch")
+    return _SWITCH.get(text.lower(), text) if is_switch else text
 
 
 def named_values(options: dict[str, Any]) -> dict[str, Any]:

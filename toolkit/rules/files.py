@@ -26,7 +26,6 @@ from toolkit.errors import (
 )
 from toolkit.files import hash_file, open_regular
 from toolkit.model.case import Case
-from toolkit.model.image import Manifest
 from toolkit.units import human_size
 
 _LEAST = 100 * 10**6  # bytes: logs of a short run
@@ -303,19 +302,9 @@ def _architecture(case: Case) -> str:
 
 
 def locked(case: Case) -> Iterator[ToolkitError]:
-    """Require an image that is what its manifest says, and warn if its recipe's lock is newer."""
-    image, manifest = Path(case.image.path), case.manifest
-    if not case.is_sif or not case.image.is_here:
-        return
-    beside = image.with_name(f"{image.name.removesuffix('.sif')}.json")
-    if manifest is None and beside.is_file():
-        yield ImageMissingError(
-            f"{image} was replaced: it has no manifest, and {beside.name} describes another file",
-            place="--image",
-            next_step=f"build or pull it again, or remove {beside}",
-            source="its manifest",
-        )
-    elif manifest and manifest.locked and _lock(case, manifest) not in ("", manifest.locked):
+    """Warn of an image whose recipe's lock is newer."""
+    manifest = case.manifest if case.is_sif and case.image.is_here else None
+    if manifest and manifest.locked and _lock(case, manifest.name) not in ("", manifest.locked):
         name = manifest.name
         yield ImageMissingError(
             f"{name} was built from another lock than recipes/{name}.lock is today",
@@ -326,11 +315,9 @@ def locked(case: Case) -> Iterator[ToolkitError]:
         )
 
 
-def _lock(case: Case, manifest: Manifest) -> str:
+def _lock(case: Case, name: str) -> str:
     """Return the SHA-256 of a recipe's lock as it is today; empty: there is none."""
     for place in (Path(case.directory) / "recipes", shipped("recipes")):
-        try:
-            return hash_file(place / f"{manifest.name}.lock")
-        except OSError:
-            continue
+        with suppress(OSError):
+            return hash_file(place / f"{name}.lock")
     return ""

@@ -18,6 +18,8 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from toolkit import git
 from toolkit.errors import ConfigError, NoSpaceError, UsageError
 from toolkit.files import hash_file, open_regular, write_atomically
@@ -57,32 +59,27 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         folder: the directory that it lies in.
         secrets: values that must not be in the diff.
     """
-    tree, diff = git.top(folder), None
-    state = git.state(tree) if tree else None
-    if tree is None or state is None:
-        note = "git does not tell the state of the tree" if tree else ""
-        code = Code(script=script, tree=str(tree or ""), note=note)
-    else:
-        differs = state.is_changed and state.commit
-        diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if differs else ""
-        runs = run.directory.parent.resolve()
-        untracked = tuple(name for name in state.untracked if tree / name != runs)
-        more = len(untracked) - _MOST_UNTRACKED
-        notes = (
-            "git does not tell what differs from the commit" if diff is None else "",
-            f"{more} more untracked names are not kept" if more > 0 else "",
-        )
-        code = Code(
-            script=script,
-            tree=str(tree),
-            commit=state.commit,
-            branch=state.branch,
-            is_changed=state.is_changed,
-            is_cut=len(diff or "") >= _MOST_DIFF,
-            untracked=untracked[:_MOST_UNTRACKED],
-            note="; ".join(filter(None, notes)),
-        )
-    diff = diff or ""
+    tree, diff = git.top(folder), ""
+    code, notes = Code(tree=str(tree or "")), list[str]()
+    if tree is not None:
+        if (state := git.state(tree)) is None:
+            notes.append("git does not tell the state of the tree")
+        code = state or code
+        answer = git.diff(tree, SECRET_FILES, _MOST_DIFF) if code.is_changed and code.commit else ""
+        if answer is None:
+            notes.append("git does not tell what differs from the commit")
+        diff = answer or ""
+    runs = run.directory.parent.resolve()
+    untracked = [name for name in code.untracked if Path(code.tree, name) != runs]
+    if len(untracked) > _MOST_UNTRACKED:
+        notes.append(f"{len(untracked) - _MOST_UNTRACKED} more untracked names are not kept")
+    code = replace(
+        code,
+        script=script,
+        is_cut=len(diff) >= _MOST_DIFF,
+        untracked=tuple(untracked[:_MOST_UNTRACKED]),
+        note="; ".join(notes),
+    )
     for value in secrets:
         if len(value) >= 4:  # a shorter one would be found in every line
             diff = diff.replace(value, HIDDEN)

@@ -24,11 +24,7 @@ _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element
 
 
 def index() -> Path:
-    """Return the file of the index, which may not exist.
-
-    Raises:
-        RuntimeError: the user has no home directory.
-    """
+    """Return the file of the index, which may not exist."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "toolkit/directories"
 
@@ -36,7 +32,7 @@ def index() -> Path:
 def known() -> tuple[Path, ...]:
     """Return the directories of the index that are there, each once."""
     words: list[bytes] = []
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError):
         words = index().read_bytes().split(b"\0")
     directories = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
     return tuple(sorted(filter(os.path.isdir, directories)))
@@ -44,7 +40,7 @@ def known() -> tuple[Path, ...]:
 
 def remember(runs: Path) -> None:
     """Add a directory of runs to the index. Never fails: a full disk must not stop a run."""
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError):
         if runs.resolve() not in known():
             index().parent.mkdir(parents=True, exist_ok=True)
             # As one write at the end: other processes, of other hosts too, do the same.
@@ -118,8 +114,6 @@ def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
     same = [path / name for path in elsewhere if name and _planned(path / name) >= 0]
     where = f"in the directory {runs}"
     cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
-    if name and _JOB_ID.match(name):
-        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
     step = "toolkit ps --all-directories" if elsewhere else "toolkit run --help"
     if same:
         step = f"name it by its directory: {shell(same[0])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import hashlib
 import os
@@ -34,7 +35,7 @@ from toolkit.trust import require_trusted
 LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
 _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds before the next try
-ANSWER_SECONDS = 30.0  # for a server to answer
+_ANSWER_SECONDS = 30.0
 _READY = "connected: it forwards"
 
 
@@ -67,23 +68,6 @@ class Entrance(NamedTuple):
     def address(self) -> str:
         """The place in the syntax of ``ssh -L``."""
         return f"127.0.0.1:{self.port}" if self.port else _forwarded(str(self.path))
-
-    def connect(self) -> socket.socket:
-        """Connect to what listens here.
-
-        Raises:
-            OSError: nothing does.
-        """
-        if self.port:
-            return socket.create_connection(("127.0.0.1", self.port), ANSWER_SECONDS)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(ANSWER_SECONDS)
-        try:
-            sock.connect(os.fspath(self.path))
-        except OSError:
-            sock.close()
-            raise
-        return sock
 
     def require_free(self) -> None:
         """Check that only this user can connect to a socket here, and that nothing listens.
@@ -121,10 +105,12 @@ class Entrance(NamedTuple):
 
     def remove_dead(self) -> bool:
         """Remove a socket that nothing listens on; return False if something listens here."""
-        with suppress(FileNotFoundError, ConnectionRefusedError):
-            with suppress(TimeoutError, BlockingIOError):  # too many wait for it
-                self.connect().close()
-            return False
+        with socket.socket(socket.AF_INET if self.port else socket.AF_UNIX) as sock:
+            sock.settimeout(_ANSWER_SECONDS)
+            place = ("127.0.0.1", self.port) if self.port else os.fspath(self.path)
+            # Any other answer is of a listener, such as one for which too many wait.
+            if sock.connect_ex(place) not in (errno.ENOENT, errno.ECONNREFUSED):
+                return False
         if not self.port:
             self.path.unlink(missing_ok=True)
         return True
@@ -158,8 +144,7 @@ def private_directory() -> Path:
     own = os.environ.get("XDG_RUNTIME_DIR")
     for each in (directory, Path(own, "toolkit") if own else directory):
         with suppress(OSError):
-            each.mkdir(mode=0o700)
-        with suppress(OSError):
+            each.mkdir(mode=0o700, exist_ok=True)
             status = each.lstat()
             is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             if is_own and not status.st_mode & 0o077:

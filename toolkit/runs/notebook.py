@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
+from toolkit.errors import ConfigError, JobLostError, UsageError
 from toolkit.files import read_json, read_text
 from toolkit.model.base import Model
 from toolkit.runs import forward, ssh, status
@@ -76,34 +75,3 @@ def server(run: Run) -> forward.Server:
             next_step=f"try again in a minute; its messages: toolkit logs {run.word}",
         ) from error
     return forward.locate(run, place.socket, node=place.node)._replace(token=token)
-
-
-def prove(server: forward.Server, entrance: forward.Entrance) -> None:
-    """Check that the server of a notebook answers to its token, and not without.
-
-    Raises:
-        CommandFailedError: it does not.
-    """
-    until, answers = time.monotonic() + forward.ANSWER_SECONDS, [""]
-    while answers != ["403", "200"] and time.monotonic() < until:
-        time.sleep(0.1 if answers != [""] else 0)
-        try:
-            answers = [_answer(entrance, token) for token in ("", server.token)]
-        except OSError as error:
-            answers = [str(error)]
-    if answers != ["403", "200"]:
-        word = server.door.run.word
-        raise CommandFailedError(
-            f"the notebook's server on {server.door.node} does not answer as it should",
-            place=server.door.run.name,
-            details=(f"without its token and with it: {' '.join(answers)}",),
-            next_step=f"toolkit logs {word}; its job goes on: toolkit notebook stop {word} ends it",
-        )
-
-
-def _answer(entrance: forward.Entrance, token: str) -> str:
-    """Return the status with which Jupyter answers a request."""
-    header = f"Authorization: token {token}\r\n" if token else ""
-    with entrance.connect() as sock:
-        sock.sendall(f"GET /api/status HTTP/1.0\r\nHost: localhost\r\n{header}\r\n".encode())
-        return str([*sock.recv(64).decode(errors="replace").split(), "", ""][1])

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from toolkit.errors import (
     BusyError,
     ConfigError,
@@ -21,7 +19,6 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.images.store import usage
-from toolkit.model.base import Model
 from toolkit.runs import status
 from toolkit.runs.run import Run, client_of
 from toolkit.runs.submit import is_over
@@ -32,24 +29,6 @@ _PAUSE = 0.5  # seconds between two questions to Slurm
 _PATIENCE = 90.0
 _BEING_WRITTEN = 300.0  # seconds that a run may exist before its submission begins
 _MARK = ".removed-"
-
-
-class Removal(Model, frozen=True, kw_only=True):
-    """A run that could be removed.
-
-    Attributes:
-        run: its name.
-        directory: absolute path.
-        size: in bytes.
-        age: in seconds, since it ended.
-        reason: why it stays; empty if it can be removed.
-    """
-
-    run: str
-    directory: str
-    size: int
-    age: float
-    reason: str = msgspec.field(name="kept", default="")
 
 
 class Reason(NamedTuple):
@@ -89,7 +68,7 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
         return Reason("it was submitted meanwhile")
     if not status.was_never_submitted(run):
         return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
-    is_new = run.job is None and _age(run) < _BEING_WRITTEN
+    is_new = run.job is None and age(run) < _BEING_WRITTEN
     return Reason("it is being submitted") if is_new else None
 
 
@@ -225,32 +204,21 @@ def size_of(directory: Path) -> int:
 
 def candidates(
     runs: Sequence[Run], *, older_than: float | None, keep: int | None
-) -> tuple[Removal, ...]:
-    """Return the runs to remove by their age and number.
+) -> dict[Run, str]:
+    """Return the runs to remove by their age and number, and why each has to stay; "": it has not.
 
     Args:
         runs: of one directory, the newest first.
         older_than: only runs that ended more seconds ago than this.
         keep: never this many of the newest.
     """
-    ages = {run: _age(run) for run in runs[keep or 0 :]}
-    old = [run for run, age in ages.items() if older_than is None or age > older_than]
-    reasons = {run: "it belongs to another user" for run in old if not run.is_own}
-    own = [run for run in old if run not in reasons]
-    reasons |= {run: reason.text for run, reason in _reasons(own).items()}
-    return tuple(
-        Removal(
-            run=run.name,
-            directory=str(run.directory.absolute()),
-            size=size_of(run.directory),
-            age=ages[run],
-            reason=reasons.get(run, ""),
-        )
-        for run in old
-    )
+    old = [run for run in runs[keep or 0 :] if older_than is None or age(run) > older_than]
+    staying = {run: "" if run.is_own else "it belongs to another user" for run in old}
+    reasons = _reasons([run for run, text in staying.items() if not text])
+    return staying | {run: reason.text for run, reason in reasons.items()}
 
 
-def _age(run: Run) -> float:
+def age(run: Run) -> float:
     """Return the seconds since a run ended, or was planned if its end is not known."""
     for name in ("outcome.json", "plan.json"):
         with suppress(OSError):
