@@ -491,18 +491,18 @@ def prune(
     rows, going, listed = [], [], []
     for place in directories.known() if all_directories else (runs,):
         old = removal.candidates(directories.all_runs(place), older_than=least, keep=keep)
-        for run, kept in old.items():
+        for run, reason in old.items():
             directory, size, age = run.directory, removal.size_of(run.directory), removal.age(run)
-            if yes and not kept:
+            if yes and not reason:
                 try:
                     removal.remove([Run(directory)])
                 except ToolkitError as error:
-                    kept = error.cause
-            going += [] if kept else [size]
-            word = f"kept: {kept}" if kept else "removed" if yes else "would be removed"
+                    reason = error.cause
+            going += [] if reason else [size]
+            word = f"kept: {reason}" if reason else "removed" if yes else "would be removed"
             rows.append((directory.absolute(), human_size(size), human_age(age), word))
             facts = {"run": run.name, "directory": str(directory.absolute())}
-            listed.append({**facts, "size": size, "age": age, "kept": kept})
+            listed.append({**facts, "size": size, "age": age, "kept": reason})
     data = {"removed": yes, "runs": listed}
     console.listing(("RUN", "SIZE", "AGE", "") if rows else (), rows, data, as_json=as_json)
     step = "" if yes or not going else "; next: the same with --yes removes them"

@@ -1,4 +1,4 @@
-"""What silence, a lost answer or a refusal of Slurm looks like in what its commands print."""
+"""Read in what Slurm's commands print whether it was silent, refused, or gave no answer at all."""
 
 from __future__ import annotations
 
