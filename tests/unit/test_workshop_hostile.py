@@ -8,19 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.stand_in import standing_in
 from tests.unit import workshop_fixtures as fixtures
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, interrupted_after, joined, packs
 from toolkit import errors
 from toolkit.cli.follow import leave_results
 from toolkit.errors import MalformedInputError, ScriptMissingError, UsageError
-from toolkit.images.registry import web
 from toolkit.model.base import to_json
 from toolkit.runs.run import Run
 from toolkit.workshops import archive, join, results
@@ -109,30 +108,13 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(text, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
-class _Endless:
-    """The answer of a server that sends without an end, and does not say how much."""
-
-    headers: Mapping[str, str] = {}
-
-    def open(self, *_: object, **__: object) -> _Endless:
-        return self
-
-    def __enter__(self) -> _Endless:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, most: int) -> bytes:
-        return bytes(most)
-
-
 def test_an_answer_without_an_end_does_not_fill_the_disk(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    monkeypatch.setattr(web, "make_opener", _Endless)
-    with pytest.raises(errors.NoSpaceError, match=r"more than 524 kB"):
-        joined("http://127.0.0.1/x.tar", tmp_path / "mine")
+    with standing_in() as server:
+        server.answers["/x.tar"] = lambda _: (200, {}, bytes(1 << 20))
+        with pytest.raises(errors.NoSpaceError, match=r"more than 524 kB"):
+            joined(f"http://{server.name}/x.tar", tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 

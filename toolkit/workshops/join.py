@@ -135,10 +135,9 @@ def fetch(url: str, directory: Path) -> Path:
     try:
         with (
             archive.disk_errors(directory),
-            web.make_opener().open(parts.geturl(), timeout=30) as answer,
             target.open("wb") as output,
         ):
-            web.copy_stream(answer, output.write, most)
+            web.download(parts.geturl(), output.write, most)
     except MalformedInputError:  # a server can send without an end
         raise NoSpaceError(
             f"the workshop has more than {human_size(most)}, and takes twice its size to unpack",
@@ -146,9 +145,8 @@ def fetch(url: str, directory: Path) -> Path:
             next_step="join on a file system with more room",
         ) from None
     except web.FAILURES as error:
-        reason = getattr(error, "reason", None) or error  # that of URLError, without its brackets
         raise CommandFailedError(
-            f"the workshop could not be fetched: {getattr(reason, 'strerror', None) or reason}",
+            f"the workshop could not be fetched: {web.explain(error)}",
             place=parts.geturl(),
             next_step="check the address, or fetch the file with a browser and join it",
         ) from None

@@ -6,17 +6,14 @@ input, since other users can see the arguments of a program.
 
 from __future__ import annotations
 
-import base64
 import os
 import re
-import ssl
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
-from urllib.request import Request
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.version import VERSION_PATTERN
@@ -36,7 +33,6 @@ _RESOLVE = (
 _REFUSED = re.compile("401 Unauthorized|403 Forbidden")
 _UNSATISFIABLE = 1  # uv's exit code if no index has a package
 _PATIENCE = 600.0  # seconds; uv reads the files of an index that gives no hashes
-_TIMEOUT = 60.0  # seconds until a server answers
 _MOST_FILE = 32 << 30  # bytes of a package's file
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\Z")  # of a package (PEP 508)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -200,33 +196,23 @@ class Index(Model, frozen=True, kw_only=True):
         part = target.with_name(f".{target.name}.{os.getpid()}")
         path = _local(file.url)
         try:
-            with (
-                part.open("wb") as writing,
-                path.open("rb") if path else self._open(file.url) as reading,
-            ):
-                web.copy_stream(reading, writing.write, _MOST_FILE)
+            if path:
+                shutil.copyfile(path, part)
+            else:
+                places = (*self._urls("index-url", "extra-index-url", "find-links"), *self.further)
+                certificates = self.settings.get("cert")
+                with part.open("wb") as stream:
+                    web.download(
+                        file.url, stream.write, _MOST_FILE, certificates=certificates, logins=places
+                    )
             part.replace(target)
         except MalformedInputError:  # a ValueError, too
             raise
         except web.FAILURES as error:
-            reason = f"{file.name} cannot be fetched: {redacted(str(error))}"
+            reason = f"{file.name} cannot be fetched: {redacted(web.explain(error))}"
             raise CommandFailedError(reason, place=redacted(file.url)) from None
         finally:
             part.unlink(missing_ok=True)
-
-    def _open(self, url: str) -> Any:
-        """Open a URL, with the login of an index on the same server."""
-        request = Request(url, headers={"User-Agent": "toolkit"})
-        places = (*self._urls("index-url", "extra-index-url", "find-links"), *self.further)
-        for parts in map(urlsplit, places):
-            bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-            if parts.username and web.parse_origin(bare) == web.parse_origin(url):
-                login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-                encoded = base64.b64encode(login.encode()).decode()
-                request.add_unredirected_header("Authorization", f"Basic {encoded}")
-                break
-        certificates = ssl.create_default_context(cafile=self.settings.get("cert"))
-        return web.make_opener(certificates).open(request, timeout=_TIMEOUT)
 
 
 def _is_requirement(name: str, version: str) -> bool:
