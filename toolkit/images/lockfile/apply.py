@@ -13,14 +13,10 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 
-import msgspec
-
 from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_config import CERTIFICATES, ROOT, Bind, HostConfig
-from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
-from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.store.contents import Contents
 
@@ -28,16 +24,6 @@ PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
-_NOT_CONTENTS = (
-    "name",
-    "detail",
-    "imports",
-    "checks",
-    "installed",
-    "brings",
-    "requirements",
-    "replaces",
-)  # fields of a block output
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
 _REWRITE = f"""
@@ -45,6 +31,10 @@ _REWRITE = f"""
         find / -xdev -type f -name '*.pyc' -print0 > /tmp/byte-code
         python3 -I -S -B {ROOT}/{_BYTE_CODE} /tmp/byte-code
     fi"""
+_SETTINGS = (  # of apt
+    f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\n'
+    f'APT::Update::Post-Invoke-Success {{ "sh {ROOT}/{QUESTION}"; }};\n'
+)
 _PIN = 1001  # priority from which on apt would even take an older version
 
 # After an update: every version that neither the image nor the mirror has is named, and the update
@@ -75,39 +65,6 @@ END {{
 """  # noqa: E501
 
 
-def hash_parts(resolved: Plan) -> dict[str, str]:
-    """Return hashes of the parts of a recipe by name, to report which part has changed."""
-    base = resolved.base.output()
-    hashes = {"base": hash_texts(*base.header, *base.setup, *base.finish)[:16]}
-    for output in resolved.outputs:
-        name = output.name
-        while name in hashes:  # packages of several steps may have one name
-            name += "+"
-        fields = msgspec.structs.asdict(output).items()
-        contents = (repr(value) for key, value in fields if key not in _NOT_CONTENTS)
-        hashes[name] = hash_texts(*contents)[:16]
-    return hashes
-
-
-def list_changes(lock: Lock, resolved: Plan, recipe_hash: str) -> tuple[str, ...]:
-    """Return messages about the parts of a recipe that have changed since it was locked."""
-    if recipe_hash == lock.recipe_hash:
-        return ()
-    now, details = hash_parts(resolved), {output.name: output.detail for output in resolved.outputs}
-    added = (
-        f"{name} is new: {details.get(name.rstrip('+'), '')}".rstrip(": ")
-        for name in now
-        if name not in lock.parts
-    )
-    gone = (f"{name} is gone" for name in lock.parts if name not in now)
-    changed = (
-        f"{name} has changed: {details.get(name.rstrip('+'), '')}".rstrip(": ")
-        for name in now
-        if lock.parts.get(name, now[name]) != now[name]
-    )
-    return (*changed, *added, *gone) or ("checks, labels, or how definitions are written",)
-
-
 def locked_definition(definition: str, lock: Lock) -> str:
     """Return a definition for Apptainer of which two builds are equal.
 
@@ -134,7 +91,7 @@ def locked_host_config(host_config: HostConfig, lock: Lock, files: str) -> HostC
     mounted = {**host_config.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
     if lock.apt or lock.apt_build:
         mounted[PREFERENCES], mounted[QUESTION] = format_preferences(lock), SCRIPT
-        mounted["apt.conf"] = host_config.files.get("apt.conf", "") + format_settings()
+        mounted["apt.conf"] = host_config.files.get("apt.conf", "") + _SETTINGS
     return HostConfig(files=mounted, binds=(*certificates, Bind(source=files, target=_FILES)))
 
 
@@ -153,14 +110,6 @@ def format_preferences(lock: Lock) -> str:
     return "\n".join(
         f"Package: {name}\nPin: version {version}\nPin-Priority: {_PIN}\n"
         for name, version in sorted(both.items())
-    )
-
-
-def format_settings() -> str:
-    """Return apt's configuration of a locked build."""
-    return (
-        f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\n'
-        f'APT::Update::Post-Invoke-Success {{ "sh {ROOT}/{QUESTION}"; }};\n'
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from toolkit.errors import ImageMissingError
-from toolkit.images.lockfile.apply import hash_parts
 from toolkit.images.lockfile.files import open_index
 from toolkit.images.lockfile.index import File
 from toolkit.images.recipe import library
@@ -58,7 +57,6 @@ def make(recipe: str, epoch: int) -> Lock:
         if manifest.base and manifest.base.digest
         else describe_base(resolved.base, digest=True),
         python=contents.python,
-        parts=hash_parts(resolved),
         tools=manifest.tools,
         apt=contents.packages.apt,
         apt_build=build.apt,
@@ -120,51 +118,36 @@ def _pin_packages(
 ) -> Lock:
     """Return the lock with the files of all Python packages.
 
-    A package of the image has the wheel with exactly its tags, else the source, of which such a
-    wheel was built. A package of the build stage has every wheel that its Python takes, else the
-    source.
+    Those of a package are all wheels that the image's Python takes, of which pip takes the best
+    again, else the source.
     """
-    index, versions = open_index(resolved), contents.packages.pip
-    tags = {package.name: frozenset(package.tags) for package in reversed(contents.pip)}
+    index, versions, target = open_index(resolved), contents.packages.pip, _platform(contents)
     wanted = {
         name: version
         for name, version in versions.items()
         if brought.get(normalize_name(name)) != version
     }
-    offered = index.list_files(wanted, contents.python)
-    pip = [
-        Pinned(name=name, version=wanted[name], sha256=digests)
-        for name in wanted
-        if (digests := _choose(normalize_name(name), tags[name], offered))
-    ]
-    offered = index.list_files(needed, contents.python, _platform(contents)) if needed else ()
+    pip = _pin(wanted, index.list_files(wanted, contents.python, target))
+    pip_build = _pin(needed, index.list_files(needed, contents.python, target))
+    pinned = {package.name for package in pip}
     return msgspec.structs.replace(
         lock,
-        pip=tuple(sorted(pip, key=lambda pinned: pinned.name.lower())),
-        pip_build=tuple(
-            Pinned(name=name, version=version, sha256=digests)
-            for name, version in needed.items()
-            if (digests := _choose(name, None, offered))
-        ),
-        brought={
-            name: version
-            for name, version in versions.items()
-            if name not in {pinned.name for pinned in pip}
-        },
+        pip=pip,
+        pip_build=pip_build,
+        brought={name: version for name, version in versions.items() if name not in pinned},
     )
 
 
-def _choose(name: str, tags: frozenset[str] | None, offered: Iterable[File]) -> tuple[str, ...]:
-    """Return the hashes of the files of a package: one with these tags, or all that fit."""
-    from packaging.tags import parse_tag
-
-    files = [file for file in offered if file.package == name]
-    wheels = [file for file in files if file.name.endswith(".whl")]
-    if tags is not None:
-        named = [(file, "-".join(file.name[:-4].split("-")[-3:])) for file in wheels]
-        wheels = [file for file, tag in named if set(map(str, parse_tag(tag))) == tags][:1]
-    sources = [file for file in files if not file.name.endswith(".whl")][:1]
-    return tuple(sorted({file.sha256 for file in wheels or sources}))
+def _pin(wanted: Mapping[str, str], offered: Sequence[File]) -> tuple[Pinned, ...]:
+    """Return the packages that an index has, by name, with the hashes of their files."""
+    pinned = list[Pinned]()
+    for name in sorted(wanted, key=str.lower):
+        files = [file for file in offered if file.package == normalize_name(name)]
+        wheels = [file for file in files if file.name.endswith(".whl")]
+        digests = {file.sha256 for file in wheels or files}
+        if digests:
+            pinned.append(Pinned(name=name, version=wanted[name], sha256=tuple(sorted(digests))))
+    return tuple(pinned)
 
 
 def _platform(contents: Contents) -> str:

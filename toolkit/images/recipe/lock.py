@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from toolkit.model.base import AnyModel, BadDataError, Model, from_toml, toml_value
 from toolkit.model.image import BaseImage, Layer
 
-FORMAT = 3
+FORMAT = 4
 _TOML = "#: "  # begins each line of TOML
 _HASH = " --hash=sha256:"
 _REQUIREMENT = re.compile(rf"(?P<name>[^\s=]+)==(?P<version>[^\s=]+)(?P<hashes>(?:{_HASH}\w+)+)")
@@ -39,7 +39,6 @@ class Lock(Model, frozen=True, kw_only=True):
             time (SOURCE_DATE_EPOCH).
         base: the base of the image.
         python: version of the image's Python; empty if it has none.
-        parts: hashes of the base and of each step of the recipe, to report which of them changed.
         tools: the programs that the locked image was built with; other versions may give other
             bytes.
         apt: Debian packages in the image, and their versions.
@@ -56,7 +55,6 @@ class Lock(Model, frozen=True, kw_only=True):
     epoch: int
     base: BaseImage
     python: str = ""
-    parts: dict[str, str] = {}
     tools: dict[str, str] = {}
     apt: dict[str, str] = {}
     apt_build: dict[str, str] = {}
