@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import ConfigError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.header import PARTITION
 from toolkit.images.store.sif_files import normalize, partition_digest, read_descriptors
-from toolkit.images.store.signatures import (
-    fingerprint,
-    is_signed,
-    read_private,
-)
+from toolkit.images.store.signatures import fingerprint, is_signed
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 
@@ -30,41 +25,11 @@ def test_a_public_key_has_the_fingerprint_that_openssl_says():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "no PUBLIC KEY"),
-        (PUBLIC.replace("PUBLIC KEY", "PRIVATE KEY"), "but a PRIVATE KEY"),
-        (PUBLIC.replace("MCow", "MC*w"), "damaged"),
-    ],
+    "text", ["", PUBLIC.replace("PUBLIC", "PRIVATE"), PUBLIC.replace("MCow", "MC*w")]
 )
-def test_what_is_no_public_key_is_refused(text, why):
-    with pytest.raises(ValueError, match=why):
+def test_what_is_no_public_key_is_refused(text):
+    with pytest.raises(ValueError, match=r"PUBLIC KEY|base64"):
         fingerprint(text)
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "why"),
-    [
-        ("PRIVATE KEY", "AAAA", ""),
-        ("EC PRIVATE KEY", "AAAA", ""),
-        ("ENCRYPTED PRIVATE KEY", "AAAA", "passphrase"),
-        (
-            "RSA PRIVATE KEY",
-            "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA",
-            "passphrase",
-        ),
-        ("ENCRYPTED SIGSTORE PRIVATE KEY", "AAAA", "cosign"),
-        ("PUBLIC KEY", "AAAA", "no private key, but a PUBLIC KEY"),
-    ],
-)
-def test_a_key_that_apptainer_does_not_read_is_refused(kind, body, why, tmp_path):
-    key = tmp_path / "key.pem"
-    key.write_text(f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n")
-    if why:
-        with pytest.raises(ConfigError, match=why):
-            read_private(key)
-    else:
-        assert read_private(key) == key.read_text()
 
 
 def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system") -> None:
@@ -88,7 +53,7 @@ def test_the_same_contents_become_the_same_file(tmp_path):
     assert header.sif_id == sif_id
     assert not is_signed(one)
     found = read_descriptors(one)
-    assert [(one.number, one.group) for one in found] == [(1, 1), (2, 1), (3, 1)]
+    assert {one.group_id & 0xFF for one in found} == {1}, "they are signed together"
     systems = [one.extent for one in found if one.data_type == PARTITION]
     assert systems == [(sif.DATA_START, 4096)]
     assert sif.parse_descriptors(b"#!/bin/sh\n" * 1000) == ()

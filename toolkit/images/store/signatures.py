@@ -8,7 +8,6 @@ would be mounted on top.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -25,7 +24,6 @@ from toolkit import shell
 from toolkit.errors import (
     ConfigError,
     ForbiddenError,
-    NeedsInstallError,
     SignatureError,
     ToolkitError,
     UsageError,
@@ -42,11 +40,8 @@ from toolkit.model.job import Job
 from toolkit.shell import Progress
 from toolkit.trust import require_trusted
 
-_BLOCK = re.compile(
-    r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL
-)
+_PUBLIC = re.compile(r"-----BEGIN PUBLIC KEY-----\n(.*?)-----END PUBLIC KEY-----", re.DOTALL)
 _FINGERPRINT = re.compile(r"(?:0x)?(?P<digits>[0-9A-Fa-f]{40})\Z")
-_PUBLIC = "PUBLIC KEY"
 _KEYRING = (
     "APPTAINER_KEYSDIR",
     "SINGULARITY_KEYSDIR",
@@ -88,8 +83,7 @@ def sign(
     path = Path(image.path).resolve()
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
-    private = None if key is None else read_private(key)
-    public = _derive_public(private) if private is not None else ""
+    private, public = (None, "") if key is None else read_private(key)
     with hold_image(path, "signed", wait=progress):
         image = store.find(str(path))  # as it is now
         if is_signed(path) and not replace:
@@ -138,41 +132,30 @@ def _remove_signatures(path: Path) -> str:
     return normalize(path, min(descriptor.created for descriptor in read_descriptors(path)))
 
 
-def read_private(key: Path) -> str:
-    """Read a private key.
+def read_private(key: Path) -> tuple[str, str]:
+    """Return a private key and its public part; OpenSSL reads it, through pipes.
 
     Raises:
-        ConfigError: it cannot be read, or it is guarded by a passphrase.
+        ConfigError: it cannot be read, is no private key, or is guarded by a passphrase.
+        NeedsInstallError: OpenSSL is not installed.
     """
-    reason, step = "", "openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem"
     try:
-        text = read_text(key)
-        kind, body = _find_block(text)
-        if not kind.endswith("PRIVATE KEY"):
-            reason = "it holds no private key" + (f", but a {kind}" if kind else "")
-        elif "COSIGN" in kind or "SIGSTORE" in kind:
-            reason = "it is a key of cosign's, which Apptainer does not read"
-        elif "ENCRYPTED" in kind or "Proc-Type: 4,ENCRYPTED" in body:
-            reason = "it is guarded by a passphrase, with which Apptainer does not read it"
-            step = "umask 077; openssl pkey -in KEY -out PLAIN; remove PLAIN after signing"
+        private = read_text(key)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-    if reason:
-        raise ConfigError(f"the key cannot be used: {reason}", place=str(key), next_step=step)
-    return text
-
-
-def _derive_public(private: str) -> str:
-    """Return the public key of a private one, through pipes: it is in no argument and no file."""
-    program = shell.which("openssl")
-    if program is None:
-        raise NeedsInstallError(
-            "OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl"
-        )
-    done = shell.run([program, "pkey", "-pubout"], input=private, timeout=_PATIENCE, check=False)
+        raise ConfigError(f"the key cannot be read: {reason}", place=str(key)) from None
+    words = ["openssl", "pkey", "-pubout", "-passin", "pass:"]
+    done = shell.run(words, input=private, timeout=_PATIENCE, check=False)
     if not done.ok:
-        raise ConfigError("the key is damaged", details=done.tail(2))
-    return done.stdout
+        raise ConfigError(
+            "the key cannot be used: it is no private key in PEM, or guarded by a passphrase",
+            place=str(key),
+            details=done.tail(2),
+            next_step="umask 077; openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem; "
+            "of a key with a passphrase: openssl pkey -in KEY -out PLAIN, and remove PLAIN after "
+            "signing",
+        )
+    return private, done.stdout
 
 
 def verify(path: Path, key: str) -> Signature:
@@ -277,12 +260,6 @@ def pgp_fingerprint(text: str) -> str | None:
     return match["digits"].lower() if match else None
 
 
-def _find_block(text: str) -> tuple[str, str]:
-    """Return the kind and the body of the first block of a text in PEM; empty if it has none."""
-    block = _BLOCK.search(text.replace("\r\n", "\n"))
-    return (block["kind"], block["body"]) if block else ("", "")
-
-
 def fingerprint(public: str) -> str:
     """Return the SHA-256 of a public key in DER.
 
@@ -291,13 +268,10 @@ def fingerprint(public: str) -> str:
     Raises:
         ValueError: the text is not a public key in PEM.
     """
-    kind, body = _find_block(public)
-    if kind != _PUBLIC:
-        raise ValueError(f"it holds no {_PUBLIC}" + (f", but a {kind}" if kind else ""))
-    try:
-        return hashlib.sha256(base64.b64decode("".join(body.split()), validate=True)).hexdigest()
-    except binascii.Error:
-        raise ValueError(f"its {_PUBLIC} is damaged") from None
+    match = _PUBLIC.search(public.replace("\r\n", "\n"))
+    if match is None:
+        raise ValueError("it holds no PUBLIC KEY")
+    return hashlib.sha256(base64.b64decode("".join(match[1].split()), validate=True)).hexdigest()
 
 
 def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> list[ToolkitError]:
