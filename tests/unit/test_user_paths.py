@@ -75,7 +75,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "read_text": files.read_text,
     "hash_file": files.hash_file,
     "a private key": read_private,
-    "a Dockerfile": lambda path: import_file(path, "x"),
+    "a Dockerfile": lambda path: import_file(path, path.with_name("x.files")),
     "a recipe": lambda path: library.load(str(path.with_suffix(".toml"))),
 }
 
@@ -101,6 +101,6 @@ def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(place, monkey
 def test_a_dockerfile_means_the_same_with_the_line_ends_of_windows(tmp_path):
     text = "FROM docker.io/library/debian:12\nRUN a && \\\n    b\n"
     (tmp_path / "Dockerfile").write_text(text)
-    expected = import_file(tmp_path / "Dockerfile", "x")
+    expected = import_file(tmp_path / "Dockerfile", tmp_path / "x.files")
     (tmp_path / "Dockerfile").write_bytes(text.replace("\n", "\r\n").encode())
-    assert import_file(tmp_path / "Dockerfile", "x") == expected
+    assert import_file(tmp_path / "Dockerfile", tmp_path / "x.files") == expected

@@ -283,20 +283,16 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     import shutil
 
     from toolkit.images.recipe.importers import import_file
-    from toolkit.images.recipe.importers.context import write_files
 
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = _new_file(directory, chosen, place="--name")
     files = path.with_name(f"{chosen}.files")
-    draft = import_file(file, chosen)
-    if draft.files:
-        _require_new(files, "--name")
+    _require_new(files, "--name")
     try:
-        write_files(draft.files, files)
+        draft = import_file(file, files)
         _write_recipe(path, draft.recipe)
     except BaseException:
-        if draft.files:
-            shutil.rmtree(files, ignore_errors=True)
+        shutil.rmtree(files, ignore_errors=True)
         raise
     for unsupported in draft.unsupported:
         where = f"{file}:{unsupported.line}: " if unsupported.line else ""

@@ -13,26 +13,25 @@ from pathlib import Path
 from toolkit.errors import ConfigError
 from toolkit.files import read_text
 from toolkit.images.recipe.drafts import format_step
-from toolkit.images.recipe.importers.context import Files
 from toolkit.images.recipe.importers.dockerfile import DockerfileImport, UnsupportedLine
 from toolkit.model.base import Model, toml_value
 from toolkit.quoting import shell
 
 
 class ImportedRecipe(Model, frozen=True, kw_only=True):
-    """A recipe's text, the files that it copies, and the lines that are not in it."""
+    """A recipe's text, and the lines that are not in it."""
 
     recipe: str
-    files: Files = {}
     unsupported: tuple[UnsupportedLine, ...] = ()
 
 
-def import_file(path: Path, name: str) -> ImportedRecipe:
+def import_file(path: Path, files: Path) -> ImportedRecipe:
     """Read a Dockerfile or a definition.
 
     Args:
         path: of the file; sources that it copies are relative to its directory.
-        name: of the recipe; the directory of its files beside it is called NAME.files.
+        files: the directory for what it copies, beside the recipe: NAME.files. It is made if it is
+            needed, and stays after an error.
 
     Raises:
         ConfigError: It cannot be read, is neither, or a step needs what no recipe carries.
@@ -49,7 +48,7 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
         ) from None
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
-    imported = DockerfileImport(path, f"{name}.files")
+    imported = DockerfileImport(path, files)
     if "bootstrap" in first:
         imported.base = {"kind": "definition", "path": str(path.absolute())}
     elif "from" in first:
@@ -63,7 +62,7 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
             else "the path of a Dockerfile or a definition; toolkit image new writes a recipe",
         )
     lines = [
-        f"# Taken from {path.name}. After a change: toolkit image build {name}.toml",
+        f"# Taken from {path.name}. After a change: toolkit image build {files.stem}.toml",
         f"summary = {toml_value(f'from {path.name}')}",
         "",
         "[base]",
@@ -72,6 +71,5 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
     ]
     return ImportedRecipe(
         recipe="\n".join(lines) + "\n",
-        files=imported.files,
         unsupported=tuple(sorted(imported.unsupported, key=lambda entry: entry.line)),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.errors import ConfigError, UsageError
 from toolkit.images.recipe import catalogue
-from toolkit.images.recipe.importers.context import Context, Files
+from toolkit.images.recipe.importers.context import Context
 from toolkit.images.recipe.importers.reader import Instruction, read_instructions
 from toolkit.images.recipe.importers.words import (
     list_names,
@@ -67,17 +67,15 @@ class DockerfileImport:
     Attributes:
         base, steps: of the recipe.
         unsupported: the lines that are not in it.
-        files: what the steps copy, by the name that it gets in the directory of the files.
     """
 
-    def __init__(self, path: Path, directory: str) -> None:
-        """Take the path of the Dockerfile, and the name of the directory of the recipe's files."""
-        self.path, self.directory = path, directory
-        self.context = Context(path.parent)
+    def __init__(self, path: Path, files: Path) -> None:
+        """Take the path of the Dockerfile, and of the directory for the recipe's files."""
+        self.path, self.files = path, files
+        self.context = Context(path.parent, files)
         self.base: dict[str, Any] = {}
         self.steps: list[dict[str, Any]] = []
         self.unsupported: list[UnsupportedLine] = []
-        self.files: Files = {}
         self._globals: dict[str, str] = {}  # of ARG before FROM
         self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
@@ -343,10 +341,13 @@ class DockerfileImport:
                 to_literal(to_expanding(word, {}), self._known), place
             )
         ]
-        files = self.context.list_files(sources)
         is_file = len(sources) == 1 and not sources[0].is_dir() and not into
-        if files:
-            self._add_copy(instruction, path, files, next(iter(files)) if is_file else "")
+        step = self._add_copy(instruction, path)
+        copies = self.context.copy(sources, step["name"])
+        if is_file:
+            step["source"] += f"/{copies[0].name}"
+        if not copies:
+            self.steps.remove(step)
 
     def _copy_texts(self, instruction: Instruction, words: list[str], path: str) -> None:
         if not all(word.startswith("<<") for word in words):
@@ -362,10 +363,12 @@ class DockerfileImport:
                     )
                 quoted = text.replace('"', '\\"')  # in a heredoc, quotes mean nothing
                 text = to_literal(to_expanding(f'"{quoted}"', {}), self._known)
-            self._add_copy(instruction, path, {doc.name: text}, doc.name)
+            step = self._add_copy(instruction, path)
+            self.context.write(f"{step['name']}/{doc.name}", text)
+            step["source"] += f"/{doc.name}"
 
-    def _add_copy(self, instruction: Instruction, path: str, files: Files, only: str) -> None:
-        """Add a step that copies files, or ``only`` one, under a name if ``path`` is one."""
+    def _add_copy(self, instruction: Instruction, path: str) -> dict[str, Any]:
+        """Add a step that copies the directory of the files of its name, and return it."""
         options = {
             key: self._expand(instruction, instruction.flags[flag])
             for key, flag in (("owner", "chown"), ("mode", "chmod"))
@@ -373,8 +376,8 @@ class DockerfileImport:
         }
         self._add_step(instruction, "copy", path=path, **options)
         step = self.steps[-1]
-        step["source"] = posixpath.join(self.directory, step["name"], only).rstrip("/")
-        self.files |= {f"{step['name']}/{name}": origin for name, origin in files.items()}
+        step["source"] = posixpath.join(self.files.name, step["name"])
+        return step
 
 
 def encode_command(text: str) -> dict[str, Any]:
