@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from tests.readers import READERS
 from tests.unit.samples import MANIFEST
+from tests.unit.test_images_store import fake_sif
 from toolkit.errors import ImageMissingError, UsageError
 from toolkit.images.recipe.names import LONGEST, is_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.store import store
-from toolkit.model.base import to_json
 
-WHOLE = READERS["sif"].seeds[0]
 DIGEST = "sha256:" + "ab" * 32
 
 
@@ -65,19 +63,13 @@ def test_what_is_no_reference_is_refused(image):
 
 def test_only_the_image_of_this_very_reference_is_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
-    image = "docker://python:3.11"
+    image, path = "docker://python:3.11", tmp_path / "python_3.11.sif"
     assert foreign.find_stored(image) is None
-    (tmp_path / "python_3.11.sif").write_bytes(WHOLE)
+    fake_sif(path)
     with pytest.raises(UsageError, match="another image has that name"):
         foreign.find_stored(image)
-    known = msgspec.structs.replace(
-        MANIFEST,
-        sif_id=WHOLE[48:64].hex(),
-        size=len(WHOLE),
-        origin=foreign.complete_reference(image),
-    )
-    (tmp_path / "python_3.11.json").write_text(to_json(known))
+    fake_sif(path, inside=replace(MANIFEST, origin=foreign.complete_reference(image)))
     assert foreign.find_stored(image) == store.find("python_3.11")
-    (tmp_path / "python_3.11.sif").write_bytes(WHOLE[:-100])
+    path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ImageMissingError):
         foreign.find_stored(image)

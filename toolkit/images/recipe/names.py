@@ -65,17 +65,6 @@ def require_image_name(
     )
 
 
-def require_file_name(name: str, place: str) -> str:
-    """Return the name of a package's file if a path may be made of it.
-
-    Raises:
-        MalformedInputError: it could name a file elsewhere.
-    """
-    if is_file_name(name):
-        return name
-    raise MalformedInputError(f"{name[:LONGEST]!r} cannot be the name of a file", place=place)
-
-
 def require_sha256(digits: str, place: str) -> str:
     """Return the 64 digits of a SHA-256 if they are that.
 

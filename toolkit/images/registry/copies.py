@@ -104,7 +104,7 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
     if host.startswith("-"):
         raise UsageError(f"{host!r} is not a host name", place="TO")
     target = Path(directory) / path.name
-    stale = (other for other in store.paths_of(target) if other.suffix == ".json")
+    _, note, _ = store.paths_of(target)
     with hold_for_reading(path, "copied", progress), open_regular(path) as stream:
         progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
         script = _RECEIVE.format(
@@ -115,7 +115,7 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
             mode=mode,
             lock=quoted(str(lock_path(target))),
             target=quoted(str(target)),
-            forget=shell_words(["rm", "-f", "--", *map(str, stale)]),
+            forget=shell_words(["rm", "-f", "--", str(note)]),
         )
         words = ["ssh", "-o", "BatchMode=yes", host, script]
         done = shell.run(words, stdin=stream.fileno(), check=False, timeout=_PATIENCE)

@@ -74,11 +74,6 @@ class Descriptor(NamedTuple):
     extra: bytes
 
     @property
-    def group(self) -> int:
-        """The number of the group; 0 if the object is in none."""
-        return max(self.group_id - _GROUP_MASK, 0)
-
-    @property
     def label(self) -> str:
         """The name of the object; empty if it has none."""
         return self.name.rstrip(b"\0").decode(errors="replace")

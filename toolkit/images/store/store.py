@@ -6,8 +6,7 @@ visible by one rename. The log of its build is ``<name>.log``.
 
 What becomes known later, such as a check that was made again, is noted in ``.<name>.note.json``. A
 note is of one file only, by the id in its header and its size. It is beside the image if that is
-this user's, else among the user's own images, as ``.<name>.<path's hash>.elsewhere.json``. Images
-of older versions have all of it in ``<name>.json``, which is read in the same way.
+this user's, else among the user's own images, as ``.<name>.<path's hash>.elsewhere.json``.
 """
 
 from __future__ import annotations
@@ -131,11 +130,8 @@ def _exists(path: Path) -> bool:
 def _open(path: Path) -> StoredImage:
     name = path.name.removesuffix(".sif")
     manifest = manifest_of(path)
-    if (
-        manifest is None
-        and path.absolute().parent == images_directory()
-        and (path.with_name(f"{name}.json").exists() or name in list_recipes())
-    ):
+    is_own = path.absolute().parent == images_directory()
+    if manifest is None and is_own and name in list_recipes():
         raise ImageMissingError(
             f"the image {name} is not whole: it has no manifest",
             place=str(path),
@@ -168,14 +164,10 @@ def manifest_of(path: Path) -> Manifest | None:
     manifest = None
     with suppress(BadDataError):  # of another version of the toolkit
         manifest = from_json(text, Manifest) if text else None
-    notes = [_read_note(beside, status.st_uid) for beside in _note_paths(path)]
-    if manifest is None:  # every user who verified an image of an earlier version wrote its file
-        notes.insert(0, _read_note(path.with_suffix(".json"), None))
-    for note in notes:
+    for note in [_read_note(beside, status.st_uid) for beside in _note_paths(path)]:
         if note is None or (note.sif_id, note.size) != (header.sif_id, status.st_size):
             continue
-        if manifest is None:
-            manifest = note
+        manifest = manifest or note
         facts = {name: getattr(note, name) for name in _NOTED}
         manifest = replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
     facts = {"sif_id": header.sif_id, "size": status.st_size}
@@ -197,15 +189,11 @@ def _note_paths(path: Path) -> tuple[Path, Path]:
     return beside, images_directory() / f".{name[: LONGEST - 17]}.{where}{ELSEWHERE}"
 
 
-def _read_note(path: Path, owner: int | None) -> Manifest | None:
-    """Return a note that the owner of the image, this user or root wrote; others are not heard.
-
-    Without an owner, anybody may have written it.
-    """
+def _read_note(path: Path, owner: int) -> Manifest | None:
+    """Return a note that the owner of the image, this user or root wrote; others are not heard."""
     try:
         with open_regular(path, below=path.parent) as stream:
-            writers = (owner, os.geteuid(), 0)
-            if owner is not None and os.fstat(stream.fileno()).st_uid not in writers:
+            if os.fstat(stream.fileno()).st_uid not in (owner, os.geteuid(), 0):
                 return None
             return from_json(stream.read(_MOST_NOTE), Manifest)
     except (OSError, ValueError):
@@ -246,9 +234,8 @@ def publish(made: Path, directory: Path, name: str, note: Manifest | None = None
     if note:
         write_atomically(beside, to_json(note))
     made.replace(target)
-    for stale in paths_of(target)[1:]:
-        if stale.suffix == ".json" and not (note and stale == beside):
-            stale.unlink(missing_ok=True)
+    if note is None:
+        beside.unlink(missing_ok=True)
     sync(target.parent)
     return target
 
@@ -265,11 +252,10 @@ def settle(path: Path) -> None:
         stale.unlink(missing_ok=True)
 
 
-def paths_of(path: Path) -> tuple[Path, ...]:
-    """Return where the files of an image are if it has them: itself, its log, and its notes."""
+def paths_of(path: Path) -> tuple[Path, Path, Path]:
+    """Return where the files of an image are if it has them: itself, its note and its log."""
     name = path.name.removesuffix(".sif")
-    others = (".{}.note.json", "{}.log", "{}.json", "{}.cdx.json")
-    return (path, *(path.with_name(other.format(name)) for other in others))
+    return (path, path.with_name(f".{name}.note.json"), path.with_name(f"{name}.log"))
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:

@@ -89,10 +89,10 @@ def _name(run: Path) -> str:
 
 
 def _read(file: Path) -> Use | None:
-    """Read a note; older ones have the run's directory only."""
+    """Read a note; None if it is none."""
     try:
         text = read_text(file, _LONGEST, below=file.parent)
-        run, job_id, cluster, *_ = (*text.split("\0"), "0", "")
+        run, job_id, cluster = text.split("\0")
         use = Use(Path(run), int(job_id), cluster or None)
     except (OSError, ValueError):
         return None
