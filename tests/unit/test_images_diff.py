@@ -12,26 +12,19 @@ drwxr-xr-x root/root                76 2026-11-21 04:51 squashfs-root
 lrwxrwxrwx root/root                27 2026-11-21 04:51 squashfs-root/link -> usr/lib/a -> b
 crw-rw-rw- root/root           1,   3 2026-11-21 04:51 squashfs-root/dev/null
 -rwsr-xr-x root/shadow              10 2026-11-21 04:51 squashfs-root/gone
-drwxrwxrwt root/root                 3 2026-11-21 04:51 squashfs-root/tmp
 """
-OTHER = (
-    ONE.replace("usr/lib/a -> b", "usr/lib/c")
-    .replace("-rwsr-xr-x root/shadow              10 2026-11-21 04:51 squashfs-root/gone\n", "")
-    .replace("630 2026-11-21 04:51", "630 2026-11-22 04:51")
-    + "-rw-r--r-- 1000/1000                 1 2026-11-21 04:51 squashfs-root/new\n"
-)
+OTHER = ONE.replace("usr/lib/a -> b", "usr/lib/c").replace("squashfs-root/gone", "squashfs-root/n")
+OTHER = OTHER.replace("630 2026-11-21", "630 2026-11-22")
 
 
 def test_a_listing_is_read_with_links_devices_and_odd_names():
-    facts = {path: entry.facts for path, entry in parse_listing(ONE).items()}
-    assert facts == {
+    assert {path: entry.facts for path, entry in parse_listing(ONE).items()} == {
         "/": "drwxr-xr-x root/root",
         "/same": "-rwxr-xr-x root/root 630",
         "/with space -> not a link": "-rw-r--r-- root/root 5",
         "/link": "lrwxrwxrwx root/root 27 -> usr/lib/a -> b",
         "/dev/null": "crw-rw-rw- root/root 1,   3",
         "/gone": "-rwsr-xr-x root/shadow 10",
-        "/tmp": "drwxrwxrwt root/root",
     }
 
 
@@ -49,7 +42,7 @@ def test_changes_of_files_are_told_apart_from_times():
     assert [(one.name, one.before, one.after) for one in changes] == [
         ("/gone", "-rwsr-xr-x root/shadow 10", ""),
         ("/link", before["/link"].facts, "lrwxrwxrwx root/root 27 -> usr/lib/c"),
-        ("/new", "", "-rw-r--r-- 1000/1000 1"),
+        ("/n", "", "-rwsr-xr-x root/shadow 10"),
         ("/same", before["/same"].facts, "other contents"),
         ("/with space -> not a link", "-rw-r--r-- root/root 5", "other contents"),
     ]
@@ -66,8 +59,5 @@ def test_names_and_variables_are_compared():
     before = variables(scripts)
     assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
     changes = compare_values("environment", {**before, "gone": "1"}, {**before, "B": "4", "x": "1"})
-    assert [(one.name, one.before, one.after) for one in changes] == [
-        ("B", "2", "4"),
-        ("gone", "1", ""),
-        ("x", "", "1"),
-    ]
+    found = [(one.name, one.before, one.after) for one in changes]
+    assert found == [("B", "2", "4"), ("gone", "1", ""), ("x", "", "1")]

@@ -19,7 +19,6 @@ from toolkit.images.recipe.block import BUILD_PACKAGES, Setting
 from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan
-from toolkit.images.recipe.quoting import quote_word, to_plain_text
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.model.base import BadDataError
 
@@ -302,13 +301,6 @@ def test_a_summary_stays_a_comment(text: str) -> None:
     calm = library.render(pip("a"))
     hashes = re.compile("recipe-hash .*")
     assert hashes.sub("", rendered).splitlines()[1:] == hashes.sub("", calm).splitlines()[1:]
-
-
-@pytest.mark.parametrize("text", [*HOSTILE, *BRACES])
-def test_words_have_no_braces_in_a_row(text: str) -> None:
-    for written in (quote_word(text), to_plain_text(text)):
-        assert "{{" not in written
-        assert "}}" not in written
 
 
 @pytest.mark.parametrize("form", library.FORMATS)

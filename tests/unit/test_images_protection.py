@@ -37,38 +37,35 @@ def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[
     return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
 
 
-def _environment(tmp_path: Path, said: str) -> dict[str, str]:
-    """Return an environment whose pip is a stand-in that notes how it was called."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/pip"
-    program.write_text(
-        f'#!/bin/sh\necho "$PIP_CONSTRAINT|$*" >> {tmp_path}/calls\n'
-        f"case \"$*\" in list*) printf '%s\\n' {said} ;; *dry-run*) echo 'Would install a-1 torchvision-0.28.0' ;; *) exit 1 ;; esac\n"
-    )
-    program.chmod(0o755)
-    return {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PIP_CONSTRAINT": "/base.txt"}
+PIP = """\
+pip() {
+    echo "$PIP_CONSTRAINT|$*" >> PLACE/calls
+    case $* in
+    list*) printf '%s\\n' Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23 ;;
+    *dry-run*) echo 'Would install a-1 torchvision-0.28.0' ;;
+    *) false ;;
+    esac
+}
+"""
 
 
 def test_the_lines_of_a_step_do_what_they_say(tmp_path):
     """Run them: only what is installed becomes a constraint, that of the base stays, and a failure says what fits."""
-    environment = _environment(
-        tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23"
-    )
     found = outputs(TORCH, pip("scikit-learn", name="more"), pip("torchvision==0.29.2"))["extra"]
-    script = "\n".join(found.lines).replace("/opt/toolkit", str(tmp_path / "opt"))
+    script = PIP.replace("PLACE", str(tmp_path)) + "\n".join(found.lines)
     done = subprocess.run(
-        ["sh", "-e", "-c", script], env=environment, capture_output=True, text=True
+        ["sh", "-ec", script.replace("/opt/toolkit", f"{tmp_path}/opt")],
+        env={"PATH": "/usr/bin:/bin", "PIP_CONSTRAINT": "/base.txt"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
-    assert (
-        tmp_path / "opt/constraints.txt"
-    ).read_text() == "Torch==2.13.0+cpu\nscikit_learn==1.9\n"
-    assert (
-        "toolkit-conflict: torchvision==0.29.2\ntoolkit-fits: a-1 torchvision-0.28.0\n"
-        in done.stdout
-    )
+    constraints = tmp_path / "opt/constraints.txt"
+    assert constraints.read_text() == "Torch==2.13.0+cpu\nscikit_learn==1.9\n"
+    said = "toolkit-conflict: torchvision==0.29.2\ntoolkit-fits: a-1 torchvision-0.28.0\n"
+    assert said in done.stdout
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert all(call.startswith(f"{tmp_path}/opt/constraints.txt /base.txt|") for call in calls[1:])
+    assert all(call.startswith(f"{constraints} /base.txt|") for call in calls[1:])
 
 
 def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path):
