@@ -371,6 +371,6 @@ def test_what_is_made_between_the_look_and_the_reading_is_not_read(tmp_path, mon
         finally:
             path.write_text('site = "evil"')
 
-    monkeypatch.setattr("toolkit.files.require_trusted", slow)
+    monkeypatch.setattr(trust, "require_trusted", slow)
     with pytest.raises(ConfigError, match="No such file"):
         read_toml(path, Job)
