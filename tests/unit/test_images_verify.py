@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -71,6 +72,29 @@ def test_the_cuda_of_packages_of_python_needs_a_driver(package, tmp_path):
 
 GPU_TORCH = "class _C:\n    _cuda_getArchFlags = lambda: 'sm_80 sm_90'\n"
 CPU_FLOW = "class sysconfig:\n    get_build_info = dict\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "said", "code", "says"),
+    [
+        ("ompi_info", "openmpi.sh", "ompi:version:full:4.1.4\nmca:pmix:ext3x:version", 0, "speaks pmix"),
+        ("ompi_info", "openmpi.sh", "ompi:version:full:4.1.4\nmca:pmix:s2:version", 0, "speaks pmi2"),
+        ("ompi_info", "openmpi.sh", "ompi:version:full:4.1.4\nmca:pml:ob1:version", 1, "neither PMIx nor"),
+        ("ompi_info", "openmpi.sh", "ompi:version:full:5.0.7\nmca:pml:ob1:version", 0, "5.0.7 speaks pmix"),
+        ("horovodrun", "check_build.py", "    [X] NCCL\n    [ ] DDL", 0, "[X] NCCL"),
+        ("horovodrun", "check_build.py", "    [ ] NCCL\n    [X] MPI", 1, "does not show NCCL"),
+    ],
+)  # fmt: skip
+def test_what_programs_of_an_image_say_of_themselves(program, script, said, code, says, tmp_path):
+    text = f"#!{sys.executable}\nprint({said!r})\nraise SystemExit\n"
+    (tmp_path / program).write_text(text)
+    (tmp_path / program).chmod(0o755)
+    runner = sys.executable if script.endswith(".py") else "sh"
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [runner, str(SCRIPTS / script)], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,10 @@ _STREAM = (
     "return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream); } } }"
 )
 _SHOWS_NCCL = CheckCall(
-    name="check-build", command="sh -c \"horovodrun --check-build | grep -F '[X] NCCL'\""
+    name="check-build",
+    command="check_build.py",
+    scripts=("check_build.py",),
+    is_python=True,
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CLONE = "/opt/nccl-tests-source"
