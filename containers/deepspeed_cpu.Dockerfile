@@ -402,7 +402,9 @@ RUN set -ex; \
         'said=$(ompi_info --parsable)' \
         'version=$(printf '"'"'%s\n'"'"' "$said" | sed -n '"'"'s/^ompi:version:full://p'"'"')' \
         spoken= \
-        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken="pmix" ;; esac' \
+        '# From 5 on, Open MPI is built with PMIx alone, and lists it nowhere.' \
+        'case "$version" in [5-9].* | [1-9][0-9].*) spoken=pmix ;; esac' \
+        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken=pmix ;; esac' \
         'case "$said" in *mca:pmix:s2:*) spoken="$spoken pmi2" ;; esac' \
         'for one in $spoken; do' \
         '    echo "toolkit-fact: mpi $one"' \
@@ -654,7 +656,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cpu"
-LABEL toolkit.recipe-hash="eab1dfd5fb37fe7254a842ddb74e3ffe6ad6f415e4877ffe7df65ea2f99bb243"
+LABEL toolkit.recipe-hash="bb4787d6bf29399c2dc7f76a20efd8c271213328cb966457900a3f0d13a1d878"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

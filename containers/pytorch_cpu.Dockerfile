@@ -325,7 +325,9 @@ RUN set -ex; \
         'said=$(ompi_info --parsable)' \
         'version=$(printf '"'"'%s\n'"'"' "$said" | sed -n '"'"'s/^ompi:version:full://p'"'"')' \
         spoken= \
-        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken="pmix" ;; esac' \
+        '# From 5 on, Open MPI is built with PMIx alone, and lists it nowhere.' \
+        'case "$version" in [5-9].* | [1-9][0-9].*) spoken=pmix ;; esac' \
+        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken=pmix ;; esac' \
         'case "$said" in *mca:pmix:s2:*) spoken="$spoken pmi2" ;; esac' \
         'for one in $spoken; do' \
         '    echo "toolkit-fact: mpi $one"' \
@@ -577,7 +579,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="ef8121355226c4f0af6d6872ac21a800899808dce002d229cd9ca209418b2569"
+LABEL toolkit.recipe-hash="7fcdd127a623d08be926a6f09378752b66e9baf9c4c8f2e280183884f59fd814"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

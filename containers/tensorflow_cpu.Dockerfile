@@ -344,7 +344,9 @@ RUN set -ex; \
         'said=$(ompi_info --parsable)' \
         'version=$(printf '"'"'%s\n'"'"' "$said" | sed -n '"'"'s/^ompi:version:full://p'"'"')' \
         spoken= \
-        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken="pmix" ;; esac' \
+        '# From 5 on, Open MPI is built with PMIx alone, and lists it nowhere.' \
+        'case "$version" in [5-9].* | [1-9][0-9].*) spoken=pmix ;; esac' \
+        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken=pmix ;; esac' \
         'case "$said" in *mca:pmix:s2:*) spoken="$spoken pmi2" ;; esac' \
         'for one in $spoken; do' \
         '    echo "toolkit-fact: mpi $one"' \
@@ -599,7 +601,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="e888da7fde62b8bad791f3628bfb3f9d7a8dd148e4119de8c9ecc5f130fdb160"
+LABEL toolkit.recipe-hash="2b1ab7cd76e98f77af9f6d4ac96b0c6d4b41319d562acb49eaff99f54f623fe3"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -363,7 +363,9 @@ RUN set -ex; \
         'said=$(ompi_info --parsable)' \
         'version=$(printf '"'"'%s\n'"'"' "$said" | sed -n '"'"'s/^ompi:version:full://p'"'"')' \
         spoken= \
-        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken="pmix" ;; esac' \
+        '# From 5 on, Open MPI is built with PMIx alone, and lists it nowhere.' \
+        'case "$version" in [5-9].* | [1-9][0-9].*) spoken=pmix ;; esac' \
+        'case "$said" in *mca:pmix:ext* | *mca:pmix:pmix*) spoken=pmix ;; esac' \
         'case "$said" in *mca:pmix:s2:*) spoken="$spoken pmi2" ;; esac' \
         'for one in $spoken; do' \
         '    echo "toolkit-fact: mpi $one"' \
@@ -615,7 +617,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="trainers_cpu"
-LABEL toolkit.recipe-hash="07ff2b6783530e5c2bfee83e0b27260cb0d0ae654c385fa8d52d34c061bcd4fb"
+LABEL toolkit.recipe-hash="2839b06eee7c9e5053ed70876cd744830ab5d047ee972d32037e21ecc9949b0d"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]
