@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import outcome
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-# A rank works for longer than srun waits by default, and than the site's WaitTime.
+# Rank 0 saves for longer than WaitTime after the others have ended.
 SAVING = """\
 import os, pathlib, sys, time
 rank = next(int(os.environ[name]) for name in ("RANK", "HOROVOD_RANK", "SLURM_PROCID") if name in os.environ)
+pathlib.Path(f"ended-{sys.argv[1]}-{rank}").touch()
 if rank == 0:
-    time.sleep(65)
+    while len(list(pathlib.Path().glob(f"ended-{sys.argv[1]}-*"))) < 4:
+        time.sleep(0.1)
+    time.sleep(8)
     pathlib.Path(f"checkpoint-{sys.argv[1]}").write_text("whole")
 """
 FAILING = """\
@@ -31,64 +32,34 @@ time.sleep(300)
 """
 
 
-# The others have ended, and rank 0 goes on until it is told not to.
-EVALUATING = """\
-import os, pathlib, time
-if int(os.environ["SLURM_PROCID"]) == 0:
-    print("evaluates", flush=True)
-    while not pathlib.Path("go").exists():
-        time.sleep(0.1)
-"""
+@pytest.fixture
+def impatient(toolkit_env: dict[str, str]) -> Iterator[None]:
+    """The cluster at a site whose srun ends a step two seconds after its first task."""
+    config = Path(toolkit_env["TOOLKIT_CLUSTER_DIR"], "test/etc/slurm.conf")
+    text = config.read_text()
+    config.write_text(f"{text}WaitTime=2\n")
+    yield
+    config.write_text(text)
 
 
-def test_a_rank_goes_on_when_the_others_ended_long_ago_and_the_job_says_so(
-    toolkit, pytorch_image, shared_dir
-):
-    """It takes more than a minute, since srun's limit was a minute; jobs of four launchers take it together."""
-    (shared_dir / "evaluate.py").write_text(EVALUATING)
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_goes_on_when_the_others_ended_long_ago(toolkit, pytorch_image, shared_dir):
+    """What ps, explain and logs -f say of it is in tests/unit/test_stacks.py."""
     (shared_dir / "save.py").write_text(SAVING)
-    image = ("--image", str(pytorch_image))
-    shape = "--nodes 2 --ntasks-per-node 2 --nodelist nid[001-002] --launcher srun --time 5"
-    words = ("run", "--detach", *image, *shape.split(), "evaluate.py")
-    assert toolkit(*words, cwd=shared_dir).returncode == 0
-    saving = ("horovod", "horovod-gloo", "none")
-    for launcher in saving:
+    launchers = ("srun", "horovod", "horovod-gloo", "none")
+    shape = "--nodes 2 --nodelist nid[001-002] --ntasks-per-node 2 --cpus-per-task 1 --launcher"
+    options = ("--detach", "--image", str(pytorch_image), *shape.split())
+    for launcher in launchers:
         script = ("python3", "save.py") if launcher == "none" else ("save.py",)
-        shape = "--nodes 2 --ntasks-per-node 2 --cpus-per-task 1 --launcher"
-        done = toolkit(
-            *("run", "--detach", *image, *shape.split(), launcher, "--job-name", launcher),
-            *("--", *script, launcher),
-            cwd=shared_dir,
-        )
+        named = (launcher, "--job-name", launcher, "--", *script, launcher)
+        done = toolkit("run", *options, *named, cwd=shared_dir)
         assert done.returncode == 0, done.stderr
-    told = re.compile(r"ranks 1-3 ended \d min ago; rank 0 is still running")
-
-    def message() -> str:
-        rows = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
-        return str(next(row["message"] for row in rows if row["run"] == "evaluate-0001"))
-
-    with ThreadPoolExecutor() as pool:
-        following = pool.submit(toolkit, "logs", "-f", "evaluate-0001", cwd=shared_dir, timeout=240)
-        try:
-            wait_for(lambda: told.fullmatch(message()), "ps to tell it", seconds=150, says=message)
-            explained = toolkit("explain", "evaluate-0001", cwd=shared_dir).stdout
-            assert re.search(f"{told.pattern}: toolkit stacks evaluate-0001", explained), explained
-            time.sleep(25)  # follow looks less often
-        finally:
-            (shared_dir / "go").touch()
-        done = following.result()
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(f"waiting +{told.pattern}: toolkit stacks", done.stderr)) == 1
-    assert message() == ""
-    outcome = json.loads((shared_dir / "runs/evaluate-0001/outcome.json").read_text())
-    assert outcome["ranks"] == {
-        "nid001": [0, 1],
-        "nid002": [2, 3],
-    }  # also those that printed nothing
-    for launcher in saving:
+    for launcher in launchers:
         done = toolkit("logs", "-f", f"{launcher}-0001", cwd=shared_dir)
         assert done.returncode == 0, (launcher, done.stdout, done.stderr)
         assert (shared_dir / f"checkpoint-{launcher}").read_text() == "whole"
+    # Also those that printed nothing.
+    assert outcome(shared_dir, "srun-0001")["ranks"] == {"nid001": [0, 1], "nid002": [2, 3]}
 
 
 def test_a_rank_that_fails_ends_the_others_at_once(launch, pytorch_image, shared_dir):
