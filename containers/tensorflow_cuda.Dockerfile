@@ -56,7 +56,7 @@ RUN set -ex; \
     echo '==> tensorflow: tensorflow[and-cuda] 2.21.0, numpy 2.4.6'; \
     pip install --no-compile 'tensorflow[and-cuda]==2.21.0' numpy==2.4.6; \
     cd "$(python3 -c "import sysconfig; print(sysconfig.get_path('purelib'))")"; \
-    rm -r numpy/*/tests nvidia/nvshmem/lib/*.a; \
+    rm -r numpy/*/tests; \
     byte_code
 
 FROM common AS build
@@ -716,7 +716,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="c6dc0fe6ba9845fa409d99fef3624bfd7b00e480291e2f3c87d424fe3e764766"
+LABEL toolkit.recipe-hash="83e9c6368af6fc12da3912a3ffdd33ecd88e24c5e379912d062e438250b846a5"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]
