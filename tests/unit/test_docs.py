@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.test_readme import DOCS, ROOT
-from toolkit import pages
 from toolkit.cli import main as cli
+from toolkit.cli import pages
 from toolkit.cli.learn import docs as command
 from toolkit.errors import UsageError
 from tools.docs import tested, translation

@@ -17,8 +17,8 @@ from toolkit.errors import (
     UsageError,
     of_system,
 )
-from toolkit.exercises import exercises
 from toolkit.planning.target import resolve
+from toolkit.workshops.exercises import exercises
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.coverage import read, table
 from tests.unit.test_scripts import script_of
-from toolkit import pages
 from toolkit.cli import main as cli
+from toolkit.cli import pages
 from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.images.recipe import library

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit import exercises, pages
-from toolkit.cli import console
+from toolkit.cli import console, pages
 from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
 from toolkit.errors import CommandFailedError, UsageError
 from toolkit.quoting import shell, shell_words
+from toolkit.workshops import exercises
 
 if TYPE_CHECKING:
     from toolkit.hostsetup.decide import Action, Facts

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from toolkit import reports, shell
 from toolkit.errors import ConfigError, NeedsInstallError, SignatureError, UsageError
-from toolkit.exercises import copy_folder
 from toolkit.files import read_text, temporary_beside, write_atomically
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
@@ -24,6 +23,7 @@ from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.units import counted
 from toolkit.workshops import archive
+from toolkit.workshops.exercises import copy_folder
 from toolkit.workshops.model import (
     CONTENTS,
     PACKED,

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit import exercises
 from toolkit.config import shipped
 from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml, temporary_beside
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.quoting import shell
+from toolkit.workshops import exercises
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
 
 

@@ -10,7 +10,7 @@ import msgspec
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.doctor.items import ITEMS
-from toolkit.exercises import exercises
+from toolkit.workshops.exercises import exercises
 from toolkit.explain.gather import rules
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
