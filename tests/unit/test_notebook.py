@@ -28,7 +28,6 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
 from toolkit.runs import forward, status
-from toolkit.runs import notebook as notebooks
 from toolkit.runs.run import Run
 from toolkit.scripts import script
 
@@ -178,12 +177,12 @@ def test_a_job_that_was_requeued_to_another_node_has_ended(server):
 
 
 def newest(runs: Path) -> str:
-    run = notebooks.newest(runs)
+    run = forward.newest(runs)
     return run.name if run else ""
 
 
 def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "is_notebook", lambda paths: "notebook" in paths.name)
+    monkeypatch.setattr(forward, "is_notebook", lambda paths: "notebook" in paths.name)
     for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").touch()
@@ -198,24 +197,24 @@ def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
 def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, monkeypatch, capsys):
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
     monkeypatch.setattr(status, "query", lambda _: None)
     stop.main(["--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 
 def test_a_server_that_does_not_listen_yet(server, monkeypatch):
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        notebooks.server(server.door.run)
+        forward.server(server.door.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(server, monkeypatch):
     run = server.door.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
-    assert notebooks.server(server.door.run).token == "secret"
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    assert forward.server(server.door.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        notebooks.server(server.door.run)
+        forward.server(server.door.run)

@@ -40,7 +40,6 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
 from toolkit.runs import follow, forward, interactive
-from toolkit.runs import notebook as notebooks
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
@@ -328,12 +327,12 @@ def notebook_start(
     entrance_of(
         socket_path, listen, lambda: forward.private_directory() / example
     ).require_free()  # before the job queues
-    given = {**options, "launcher": notebooks.LAUNCHER, "job_name": name}
+    given = {**options, "launcher": forward.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
     case = with_image(gather_case(), gather_case)
-    others = notebooks.others(Path(case.run).parent, shown)
+    others = forward.others(Path(case.run).parent, shown)
     run = write(case)
     console.announce(run.plan)
     for other in others:
@@ -404,7 +403,7 @@ def _wait_for_server(run: Run) -> int | None:
             show_outcome(event, run)
             show_explanation(run)
             return event.exit_code or 1
-        if (run.directory / notebooks.PLACE).is_file():
+        if (run.directory / forward.PLACE).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
@@ -413,7 +412,7 @@ def _connect(
     run: Run, port: int | None, socket_path: Path | None, listen: int | None, *, as_json: bool
 ) -> int:
     """Carry connections to the server of a notebook until the job ends."""
-    server = notebooks.server(run)
+    server = forward.server(run)
     entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(server))
     path = f"/lab?token={server.token}"
     code = carry(server, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
@@ -476,7 +475,7 @@ def notebook_stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop notebook-0002
     """
     stopped = _find_notebook(run, runs)
-    notebooks.require_notebook(stopped)
+    forward.require_notebook(stopped)
     if cancel(stopped):
         console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
     else:
@@ -485,5 +484,5 @@ def notebook_stop(run: str | None, runs: Path) -> None:
 
 def _find_notebook(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
-    newest = notebooks.newest(runs) if run is None else None
+    newest = forward.newest(runs) if run is None else None
     return newest or find(run, runs)
