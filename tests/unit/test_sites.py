@@ -107,7 +107,7 @@ def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule):
     _, value = shlex.split(refused.advice)
     assert comment_problem(rule, value) is None
     (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
-    assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
+    assert lint(f"#!/bin/bash\n#SBATCH {fault.fix}\nsrun true\n", Context(site=site)) == ()
 
 
 def test_sites_are_listed_and_shown():

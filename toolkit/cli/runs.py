@@ -238,13 +238,7 @@ def top(run: str | None, show_all: bool, every: int | None, as_json: bool, runs:
     from toolkit.runs import processes
 
     chosen = find(run, runs)
-    running = status.running(chosen)
-    if not running:
-        raise JobLostError(
-            f"{chosen.name} is not running",
-            place="RUN",
-            next_step=f"toolkit ps; toolkit logs -f {chosen.word}",
-        )
+    running = status.require_running(chosen)
     while running:
         used, gpus = processes.query(chosen, running)
         shown = used if show_all else processes.working(used)

@@ -181,7 +181,9 @@ def _notes(
 ) -> list[str]:
     """Return notes on modules that have to be installed."""
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
-    if unsure := [each.name for each in missing if not is_known(each.name)]:
+    known, standard = read_packages(), sys.stdlib_module_names
+    sure = {*known.modules, *known.standard, *standard}
+    if unsure := [each.name for each in missing if each.name not in sure]:
         verb = "is" if len(unsure) == 1 else "are"
         notes.append(
             f"if {_listed(unsure)} {verb} your own code: "
@@ -244,12 +246,6 @@ def find_package(needed: Import) -> str:
         return package.get("distribution", "")
     is_own = name in known.own or name in sys.stdlib_module_names or name.startswith("_")
     return "" if is_own else name.replace("_", "-")
-
-
-def is_known(name: str) -> bool:
-    """Return whether a name is surely that of a package or of the standard library."""
-    known = read_packages()
-    return any(name in names for names in (known.modules, known.standard, sys.stdlib_module_names))
 
 
 def explain_standard(name: str, version: str) -> str:

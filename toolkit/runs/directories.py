@@ -114,6 +114,8 @@ def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
     same = [path / name for path in elsewhere if name and _planned(path / name) >= 0]
     where = f"in the directory {runs}"
     cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
+    if name and _JOB_ID.match(name):
+        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
     step = "toolkit ps --all-directories" if elsewhere else "toolkit run --help"
     if same:
         step = f"name it by its directory: {shell(same[0])}"

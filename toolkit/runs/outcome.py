@@ -287,7 +287,8 @@ def _of_array(run: Run, state: JobState, past: History, processes: Sequence[Proc
     )
     own = records.by_element(processes).get(first, [])
     last = records.latest(own, run.plan, past.last.get(first))
-    came_out = _of_job(run, state, _logs_by_element(run).get(first, []), past, last)
+    given = [log for log in run.logs_of(run.job_id) if log.element == first]
+    came_out = _of_job(run, state, given, past, last)
     counts = summary(points, "point" if run.plan.points else "element")
     message = counts if came_out.kind in ("ok", "failed") else f"{came_out.message}; {counts}"
     return replace(came_out, points=points, results={}, message=message)
@@ -310,10 +311,9 @@ def read_elements(
         processes: of the job, with their failures.
         ended: the array has ended: an element without a state never started, or is forgotten.
     """
-    logs_of, processes_of = (
-        _logs_by_element(run),
-        records.by_element(processes),
-    )
+    grouped = groupby(run.logs_of(run.job_id), lambda log: log.element)
+    logs_of = {element: [*logs] for element, logs in grouped}
+    processes_of = records.by_element(processes)
     numbers = sorted({*states, *task_ids(dict(run.plan.directives).get("array", ""))})
     if len(numbers) > _MOST_ELEMENTS:
         raise ConfigError(
@@ -333,12 +333,6 @@ def read_elements(
         )
         for number in numbers
     )
-
-
-def _logs_by_element(run: Run) -> dict[int | None, list[Log]]:
-    """Group the logs of an array by element, as they are ordered."""
-    grouped = groupby(run.logs_of(run.job_id), lambda log: log.element)
-    return {element: list(group) for element, group in grouped}
 
 
 def _point(

@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from toolkit import scripts
 from toolkit.config import package_directory
-from toolkit.errors import JobLostError, UsageError
+from toolkit.errors import UsageError
 from toolkit.files import read_text, write_atomically
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState
 from toolkit.quoting import shell_words
 from toolkit.runs import status
 from toolkit.runs.run import Run
@@ -81,22 +80,6 @@ class Door(NamedTuple):
         return ["ssh", "-F", "/dev/null", *named, *options, host_name(self.run)]
 
 
-def require_running(run: Run) -> list[JobState]:
-    """Return the running job of a run, or the running elements of its job array.
-
-    Raises:
-        JobLostError: the run is not running.
-    """
-    states = status.running(run)
-    if not states:
-        raise JobLostError(
-            f"{run.name} is not running",
-            place="RUN",
-            next_step=f"toolkit ps; toolkit logs {run.word}",
-        )
-    return states
-
-
 def locate(run: Run, *, node: str | None = None, rank: int | None = None) -> Door:
     """Return a node of a run, by default the first.
 
@@ -107,7 +90,7 @@ def locate(run: Run, *, node: str | None = None, rank: int | None = None) -> Doo
         UntrustedError: another user could exchange it.
     """
     run.require_own()
-    states = require_running(run)
+    states = status.require_running(run)
     nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
     if rank is not None:
         node = _node_of(rank, run.plan, expand(states[0].nodes))

@@ -12,7 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.errors import (
+    ConfigError,
+    JobLostError,
+    SlurmUnreachableError,
+    ToolkitError,
+    UsageError,
+)
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, PointOutcome
 from toolkit.runs import records
@@ -159,6 +165,22 @@ def running(run: Run) -> list[JobState]:
         return []
     states = run.client.elements(number).values() if run.plan.array else [state]
     return [element for element in states if element.state == "RUNNING"]
+
+
+def require_running(run: Run) -> list[JobState]:
+    """Return the running job of a run, or the running elements of its job array.
+
+    Raises:
+        JobLostError: the run is not running.
+    """
+    states = running(run)
+    if not states:
+        raise JobLostError(
+            f"{run.name} is not running",
+            place="RUN",
+            next_step=f"toolkit ps; toolkit logs {run.word}",
+        )
+    return states
 
 
 def elements(run: Run) -> tuple[PointOutcome, ...]:

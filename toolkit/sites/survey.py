@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.model.base import Model, field_names, toml_value
 from toolkit.model.job import Job
 from toolkit.model.site import ClusterNode, Limits, Partition, Site, SitePartition
+from toolkit.quoting import comment
 from toolkit.shell import Progress
 from toolkit.sites import comment_problem
 from toolkit.slurm import cluster, hostlist
@@ -198,7 +199,7 @@ def draft(name: str, survey: Survey, *, date: str) -> str:
         date: today, as ``2026-11-21``.
     """
     environment = make_templates("sites", autoescape=False)  # not HTML: the filters quote for TOML
-    environment.filters |= {"toml": toml_value, "plain": _plain}
+    environment.filters |= {"toml": toml_value, "plain": comment}
     probes = [probe for probe in survey.probes.values() if not probe.problem]
     drivers = {probe.driver for probe in probes if probe.driver}
     return environment.get_template("draft.toml.j2").render(
@@ -232,11 +233,6 @@ def _partition(partition: Partition, survey: Survey) -> dict[str, Any]:
         "gpu": probe.gpus[0] if probe and probe.gpus else ", ".join(types),
         "arches": sorted({node.arch for node in members if node.arch}),
     }
-
-
-def _plain(text: str) -> str:
-    """Return text on one line of printable characters, for a comment."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 class Difference(NamedTuple):

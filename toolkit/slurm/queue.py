@@ -8,7 +8,6 @@ character, so each value ends with a separator that the caller makes at random.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,8 @@ from msgspec.structs import replace
 
 from toolkit.model.run import JobState
 from toolkit.slurm.hostlist import task_ids
+from toolkit.slurm.parse import number
+from toolkit.units import whole
 
 SQUEUE = (  # each with a width of 0, and the separator behind it
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
@@ -77,8 +78,8 @@ def squeue_entries(text: str, separator: str) -> list[Entry]:
 def sacct_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of sacct."""
     entries = []
-    for raw, number, *common, submit_line in _rows(text, separator, len(_SACCT)):
-        array, _, task = number.partition("_")
+    for raw, name, *common, submit_line in _rows(text, separator, len(_SACCT)):
+        array, _, task = name.partition("_")
         # The raw id of tasks that were cancelled together is written with their range, too.
         job = replace(_job(raw.partition("_")[0], *common), command=submit_line)
         entries.append(Entry(job, int(array) if task else 0, task.strip("[]")))
@@ -118,8 +119,8 @@ def _job(
         signal=signal,
     )
     # Slurm also prints when it expects a pending job to start and a running one to end.
-    started = 0 if job.state == "PENDING" else _seconds(start)
-    return replace(job, start=started, end=_seconds(end) if job.ended else 0)
+    started = 0 if job.state == "PENDING" else whole(start) or 0
+    return replace(job, start=started, end=(whole(end) or 0) if job.ended else 0)
 
 
 def is_command_of(command: str, script: str) -> bool:
@@ -135,16 +136,12 @@ def _word(text: str) -> str:
     return "" if text in ("None", "None assigned", "(null)", "Unknown", "n/a") else text
 
 
-def _seconds(text: str) -> int:
-    return int(text) if text.isdigit() else 0
-
-
 def _exit(text: str) -> tuple[int, int]:
     """Return exit code and signal: ``3:0``, or before 23.02 the status that wait(2) gives."""
     code, colon, signal = text.partition(":")
     if colon:
-        return _seconds(code), _seconds(signal)
-    status = _seconds(code)
+        return whole(code) or 0, whole(signal) or 0
+    status = whole(code) or 0
     return (status >> 8) & 255, status & 127
 
 
@@ -171,16 +168,11 @@ def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:
     """Return the state of each job by job id; a job array is one job under the array's id."""
     arrays: dict[int, list[JobState]] = {}
     states: dict[int, JobState] = {}
-    for entry in sorted(entries, key=_first_task):
+    for entry in sorted(entries, key=lambda entry: number(entry.tasks) or 0):
         states[entry.state.job_id] = entry.state
         if entry.array:
             arrays.setdefault(entry.array, []).append(entry.state)
-    return states | {number: array_state(number, members) for number, members in arrays.items()}
-
-
-def _first_task(entry: Entry) -> int:
-    digits = re.match(r"\d+", entry.tasks)
-    return int(digits[0]) if digits else 0
+    return states | {array: array_state(array, members) for array, members in arrays.items()}
 
 
 def array_state(number: int, members: Sequence[JobState]) -> JobState:
