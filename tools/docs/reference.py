@@ -10,7 +10,6 @@ import msgspec
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.doctor.items import ITEMS
-from toolkit.workshops.exercises import exercises
 from toolkit.explain.gather import rules
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
@@ -22,6 +21,7 @@ from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
 from toolkit.rules import described as described_rules
 from toolkit.sites import load, names
+from toolkit.workshops.exercises import exercises
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
