@@ -190,8 +190,7 @@ def link_directory(directory: Path, own: Path) -> None:
 # What another user can put where the notes on an image's use are, or where the next one will be.
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "a link for the next note": lambda notes, own: (notes / usage._name(RUN)).symlink_to(own / "a"),
-    "a link for the last use": lambda notes, own: (notes / "ended").symlink_to(own / "a"),
-    "a link to nothing": lambda notes, own: (notes / "ended").symlink_to(own / "new"),
+    "a link to nothing": lambda notes, own: (notes / usage._name(RUN)).symlink_to(own / "new"),
     "a link for the notes": link_directory,
     "a link for all notes": lambda notes, own: link_directory(notes.parent, own),
     "a pipe": lambda notes, _: os.mkfifo(notes / "a"),
@@ -222,7 +221,6 @@ def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted, tmp_path):
     assert usage.last_used(image) > 0
     assert set(usage.unfinished(image)) <= {RUN, LONG}
     assert set(usage.unfinished(image, holds)) <= {LONG}
-    usage.release(image, RUN)
     usage.forget(image)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
     assert (own / "a").read_text() == "thesis"

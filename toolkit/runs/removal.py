@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from toolkit.errors import (
     BusyError,
-    ConfigError,
     ForbiddenError,
     SlurmUnreachableError,
     ToolkitError,
@@ -169,9 +168,6 @@ def _remove(run: Run) -> int:
     targets stay, also if a link is created meanwhile.
     """
     size, runs = size_of(run.directory), run.directory.parent
-    image = None
-    with suppress(ConfigError):  # the user is sure that it is a run
-        image = Path(run.plan.container.image)
     aside = runs / f".{run.name}{_MARK}{secrets.token_hex(4)}"
     try:
         run.directory.rename(aside)
@@ -184,8 +180,6 @@ def _remove(run: Run) -> int:
             place=str(error.filename or aside),
             next_step=f"see who owns it: ls -l {aside if aside.exists() else run.directory}",
         ) from error
-    if image is not None:
-        usage.release(image, run.directory)
     with suppress(OSError):
         for rest in runs.glob(f".*{_MARK}*"):  # of a removal that was interrupted
             shutil.rmtree(rest, ignore_errors=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -58,12 +58,6 @@ def note(image: Path, use: Use) -> None:
             write_atomically(notes / _name(use.run), text)
 
 
-def release(image: Path, run: Path) -> None:
-    """Forget a run that was removed; the time of the last use is kept."""
-    with suppress(OSError), _opened(image) as notes:
-        _keep_time_only(notes / _name(run))
-
-
 def _directory(image: Path) -> Path:
     return image.parent / _DIRECTORY / image.name.removesuffix(".sif")
 
@@ -104,7 +98,7 @@ def last_used(image: Path) -> float:
     """Return the time of an image's last use by a run, or of its build, in seconds since 1970."""
     times = [image.stat().st_mtime]
     with suppress(OSError), _opened(image) as notes:
-        times += [path.lstat().st_mtime for path in notes.iterdir()]
+        times.append(notes.stat().st_mtime)  # of the last note that was made
     return max(times)
 
 
@@ -116,10 +110,10 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
         holds: asks Slurm whether a run that left no outcome still goes on. Without it, such a run
             is taken to go on, and one whose directory is gone for an hour.
     """
-    runs: list[Path] = []
+    runs, ended = list[Path](), list[Path]()
     with suppress(FileNotFoundError, NotADirectoryError), _opened(image) as notes:
         for path in sorted(notes.iterdir()):
-            use = None if path.name == "ended" else _read(path)
+            use = _read(path)
             if use is None:
                 continue
             is_used = True  # of a run in a private directory, or of one that Slurm does not tell of
@@ -132,23 +126,22 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
             if is_used:
                 runs.append(use.run)
             else:
-                _keep_time_only(path)
+                ended.append(path)
+        last = notes.stat().st_mtime_ns
+        _remove(ended)
+        if ended:  # another user's directory then counts as used now
+            with suppress(OSError):
+                os.utime(notes, ns=(last, last))
     return tuple(sorted(runs))
 
 
 def forget(image: Path) -> None:
     """Remove the notes on an image that is being removed."""
     with suppress(FileNotFoundError, NotADirectoryError), _opened(image) as notes:
-        for path in notes.iterdir():
-            with suppress(OSError):
-                path.unlink()
+        _remove(notes.iterdir())
 
 
-def _keep_time_only(path: Path) -> None:
-    """Replace the note on an ended run by the time of its last use; one file serves all of them."""
-    last = path.with_name("ended")
-    with suppress(OSError):
-        if os.path.lexists(last) and last.lstat().st_mtime > path.lstat().st_mtime:
-            path.unlink()
-        else:
-            path.replace(last)
+def _remove(notes: Iterable[Path]) -> None:
+    for note in notes:
+        with suppress(OSError):
+            note.unlink()
