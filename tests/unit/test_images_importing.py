@@ -41,10 +41,15 @@ STEPS = [
     {"block": "workdir", "path": "/workspace"},
     {"block": "env", "variables": {"VERSION": "1"}, "build": True},
     {"block": "env", "variables": {"A": "1", "B": "two words"}},
-    {"block": "env", "variables": {"OLD_A": "${A}"}, "expand": ["OLD_A"], "build": True},
     {
         "block": "env",
-        "variables": {"PATH": "$A/bin:$PATH", "A": "$VERSION", "C": "$OLD_A"},
+        "variables": {"NEW_PATH": "$A/bin:$PATH", "NEW_A": "$VERSION", "NEW_C": "$A"},
+        "expand": ["NEW_PATH", "NEW_A", "NEW_C"],
+        "build": True,
+    },
+    {
+        "block": "env",
+        "variables": {"PATH": "${NEW_PATH}", "A": "${NEW_A}", "C": "${NEW_C}"},
         "expand": ["PATH", "A", "C"],
     },
     {

@@ -23,7 +23,7 @@ from toolkit.images.recipe.plan import Plan, make_plan
 from toolkit.images.recipe.plan import hash_recipe as hash_recipe
 from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.images.recipe.sources import read_source
-from toolkit.model.base import BadDataError, from_toml
+from toolkit.model.base import BadDataError
 
 # Format -> the module that renders it, by a function ``render(plan, labels)``, and the suffix of
 # the files in ``containers``.
@@ -68,14 +68,13 @@ def load(recipe: str, features: Iterable[str] = ()) -> Plan:
             the nearest valid one.
     """
     path = recipe_path(recipe)
-    text = _text(path)
+    whole = _with_bases(path, read_toml(path, Recipe, named=True), (path.resolve(),))
+    for feature in dict.fromkeys((*whole.features, *features)):
+        whole = _with_feature(whole, feature)
     try:
-        whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
-        for feature in dict.fromkeys((*whole.features, *features)):
-            whole = _with_feature(whole, feature)
         return plan_recipe(path.stem, whole, path.parent)
     except BadDataError as error:
-        raise config_error(path, text, error) from None
+        raise config_error(path, read_text(path), error) from None
 
 
 def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
@@ -94,12 +93,8 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
         raise ConfigError(
             f"recipes extend each other in a circle: {circle}", place=f"{path}, key extends"
         )
-    text = _text(other)
-    try:
-        base = _with_bases(other, from_toml(text, Recipe), (*within, other.resolve()))
-    except BadDataError as error:
-        raise config_error(other, text, error) from None
-    return extend_recipe(base, recipe)
+    base = read_toml(other, Recipe, named=True)
+    return extend_recipe(_with_bases(other, base, (*within, other.resolve())), recipe)
 
 
 def _with_source(step: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -147,19 +142,6 @@ def _with_feature(recipe: Recipe, name: str) -> Recipe:
         space=Space(image=space.image + feature.image, build=space.build + feature.build),
         seconds={**feature.seconds, **recipe.seconds},
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(
-            f"the recipe cannot be read: {reason}",
-            place=str(path),
-            next_step="the path of a recipe that you may read (ls -l shows it), or a name of "
-            "toolkit image list",
-        ) from None
 
 
 def read_check_scripts() -> dict[str, str]:

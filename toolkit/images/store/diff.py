@@ -9,7 +9,7 @@ import filecmp
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -105,39 +105,37 @@ def compare(
     scripts = (variables(each["environment"].values()) for each in (was, now))
     changes += compare_values("environment", *scripts)
     entries = (_list_files(before), _list_files(after))
-    if not read:
-        changed, times, unknown = compare_files(*entries, lambda _: None)
-        return _difference(None, [*changes, *changed], times, unknown)
+    with ExitStack() as stack:
+        same = _unpack(before, after, entries, stack) if read else lambda _: None
+        changed, times, unknown = compare_files(*entries, same)
+    return Difference(
+        identical=False,
+        contents=not changed and not unknown if read else None,
+        changes=(*changes, *changed),
+        times=times,
+        uncompared=unknown,
+    )
+
+
+def _unpack(
+    before: Path, after: Path, entries: Iterable[Mapping[str, Entry]], stack: ExitStack
+) -> Callable[[str], bool | None]:
+    """Unpack two images until the stack ends, and return what compares the contents of a file."""
     images = store.images_directory()
     images.mkdir(parents=True, exist_ok=True)
     size = sum(entry.size for listed in entries for entry in listed.values())
     require_space(images, Space(image=0, build=size // 10**6 + 1))
-    with workspace(images) as place:
-        roots = (place.scratch / "before", place.scratch / "after")
-        for path, root in zip((before, after), roots, strict=True):
-            # Files that this user may not create, such as devices, are left out.
-            _unsquashfs(path, "-q", "-n", "-no-xattrs", "-d", root)
+    place = stack.enter_context(workspace(images)).scratch
+    for path, name in ((before, "before"), (after, "after")):
+        # Files that this user may not create, such as devices, are left out.
+        _unsquashfs(path, "-q", "-n", "-no-xattrs", "-d", place / name)
 
-        def same(name: str) -> bool | None:
-            with suppress(OSError):
-                old, new = (root / name.lstrip("/") for root in roots)
-                return filecmp.cmp(old, new, shallow=False)
-            return None
+    def same(name: str) -> bool | None:
+        with suppress(OSError):
+            return filecmp.cmp(f"{place}/before{name}", f"{place}/after{name}", shallow=False)
+        return None
 
-        changed, times, unknown = compare_files(*entries, same)
-    return _difference(not changed and not unknown, [*changes, *changed], times, unknown)
-
-
-def _difference(
-    contents: bool | None, changes: Iterable[Change], times: int, unknown: int
-) -> Difference:
-    return Difference(
-        identical=False,
-        contents=contents,
-        changes=tuple(changes),
-        times=times,
-        uncompared=unknown,
-    )
+    return same
 
 
 def _packages(image: store.StoredImage) -> dict[str, str]:

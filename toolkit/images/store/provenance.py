@@ -36,12 +36,7 @@ def hash_lock(lock: Lock | None) -> str:
 
 def expected_hash(resolved: Plan) -> str:
     """Return the hash in the manifest of an image that is built from this recipe here and now."""
-    return hash_recipe(resolved, base_state(resolved))
-
-
-def hash_recipe(resolved: Plan, state: str) -> str:
-    """Return the recipe's hash, combined with the state of a base that is a local file."""
-    recipe_hash = library.hash_recipe(resolved)
+    recipe_hash, state = library.hash_recipe(resolved), base_state(resolved)
     return hash_texts(f"{recipe_hash} {state}") if state else recipe_hash
 
 

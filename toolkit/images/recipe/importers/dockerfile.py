@@ -145,11 +145,9 @@ class DockerfileImport:
         name = f"line-{instruction.line}" + (f"-{number + 1}" if number else "")
         self.steps.append({"block": block, "name": name, **options})
 
-    def _expand(
-        self, instruction: Instruction, text: str, renamed: dict[str, str] | None = None
-    ) -> str:
+    def _expand(self, instruction: Instruction, text: str) -> str:
         """Return a text of the file as an expanding value."""
-        value = to_expanding(text, {**self._renamed, **(renamed or {})})
+        value = to_expanding(text, self._renamed)
         if not list_names(value).isdisjoint(_EMPTY.values()):
             names = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
             self._report(instruction, f"{names}: write the path")
@@ -219,22 +217,15 @@ class DockerfileImport:
         if words and "=" not in words[0]:
             name, _, text = instruction.text.partition(" ")
             pairs = [(name, text.strip())]
-        # All values of a line are made of what earlier lines set, and a recipe sets one by one.
-        old: dict[str, str] = {}
-        variables: dict[str, str] = {}
-        for name, text in pairs:
-            value = self._expand(instruction, text)
-            needed = list_names(value) & variables.keys()
-            if needed:
-                old |= {other: f"OLD_{other}" for other in needed}
-                value = to_expanding(text, {**self._renamed, **old})
-            variables[name] = value
-        if old:
-            before = {copy: f"${{{other}}}" for other, copy in old.items()}
-            self._set_variables(before, build=True)
-        self._set_variables(variables)
-        self._set |= variables.keys()
-        for name in variables:
+        values = {name: self._expand(instruction, text) for name, text in pairs}
+        names = list(values)
+        if any(list_names(values[name]) & {*names[:at]} for at, name in enumerate(names)):
+            # All values of a line are made of what earlier lines set.
+            self._set_variables({f"NEW_{name}": values[name] for name in names}, build=True)
+            values = {name: f"${{NEW_{name}}}" for name in names}
+        self._set_variables(values)
+        self._set |= values.keys()
+        for name in values:
             self._renamed.pop(name, None)
 
     def _set_variables(self, values: dict[str, str], *, build: bool = False) -> None:
