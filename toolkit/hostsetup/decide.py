@@ -37,9 +37,8 @@ class OperatingSystem(Model, frozen=True, kw_only=True):
 
 
 class Missing(Model, frozen=True, kw_only=True):
-    """Packages (by Debian's names) that one part of the toolkit lacks here."""
+    """Packages (by Debian's names) that one use of the toolkit lacks here."""
 
-    part: str
     purpose: str
     packages: tuple[str, ...]
 

@@ -120,7 +120,6 @@ def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
 def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[Missing, ...]:
     missing = [
         Missing(
-            part="Slurm",
             purpose=parts.SLURM_PURPOSE,
             packages=beside(packages.needed(options.accounting), slurm),
         )
@@ -132,7 +131,7 @@ def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[M
             for need in part.needs
             if need.is_of(codename) and not _is_installed(need.program)
         )
-        missing.append(Missing(part=part.name, purpose=part.purpose, packages=lacking))
+        missing.append(Missing(purpose=part.purpose, packages=lacking))
     return tuple(part for part in missing if part.packages)
 
 

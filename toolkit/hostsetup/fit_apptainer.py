@@ -15,7 +15,7 @@ it renames symbols, but the needed version stays in the table.)
 
 from __future__ import annotations
 
-import os
+import platform
 import re
 import shutil
 import struct
@@ -28,7 +28,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.hostsetup import apt
-from toolkit.units import compare
+from toolkit.units import compare, numbers
 
 SUITE = "sid"
 PACKAGE = "apptainer"
@@ -62,13 +62,9 @@ def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
 
     Raises:
         CommandFailedError: they cannot be had, their signature is wrong, or they are too old.
-        NeedsInstallError: the suite's package is known to be vulnerable, or Debian's keys are not
-            here.
+        NeedsInstallError: the suite's package is known to be vulnerable.
     """
-    keyring = next((path for path in _KEYRINGS if path.exists()), None)
-    if keyring is None:
-        step = "apt-get install debian-archive-keyring"
-        raise NeedsInstallError("the keys of Debian's archive are not here", next_step=step)
+    keyring = next((path for path in _KEYRINGS if path.exists()), _KEYRINGS[-1])
     mirror = apt.debian_mirrors().get(codename)
     if mirror is None:
         raise CommandFailedError(
@@ -151,12 +147,11 @@ def fetch_fitted(directory: Path, options: tuple[str, ...], codename: str) -> Pa
     package = next(folder.glob("*.deb"))
     shell.run(["dpkg-deb", "-R", package, tree])
     files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
-    version = os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0"
-    major, minor = map(int, version.split()[1].split(".")[:2])
-    if not [path for path in files if _fit_program(path, (major, minor), codename)]:
+    glibc = platform.libc_ver()[1]
+    if not [path for path in files if _fit_program(path, numbers(glibc), codename)]:
         return package
     control = tree / "DEBIAN/control"
-    control.write_text(fit_control(control.read_text(), codename, f"{major}.{minor}"))
+    control.write_text(fit_control(control.read_text(), codename, glibc))
     (tree / "DEBIAN/md5sums").unlink()  # dpkg computes them when it unpacks
     target = package.with_name(f"{package.stem}+{codename}1.deb")
     shell.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "-b", tree, target])
@@ -170,7 +165,7 @@ def fit_control(control: str, codename: str, glibc: str) -> str:
     return re.sub(r"\blibc6 \(>= [^()]{0,60}\)", f"libc6 (>= {glibc})", versioned)
 
 
-def _fit_program(path: Path, glibc: tuple[int, int], codename: str) -> bool:
+def _fit_program(path: Path, glibc: tuple[int, ...], codename: str) -> bool:
     """Fit a file in place if it is a program; return whether it had to be."""
     data = path.read_bytes()
     try:
@@ -186,7 +181,7 @@ def _fit_program(path: Path, glibc: tuple[int, int], codename: str) -> bool:
     return fitted != data
 
 
-def retarget(data: bytes, glibc: tuple[int, int]) -> bytes:
+def retarget(data: bytes, glibc: tuple[int, ...]) -> bytes:
     """Return a program whose references fit a version of glibc; unchanged if they do already.
 
     Raises:
@@ -250,7 +245,7 @@ def _text(data: bytes, at: int) -> bytes:
     return data[at : data.index(b"\0", at)]
 
 
-def _is_newer(version: bytes, glibc: tuple[int, int]) -> bool:
+def _is_newer(version: bytes, glibc: tuple[int, ...]) -> bool:
     numbers = re.match(rb"GLIBC_(\d+)\.(\d+)(?:\.\d+)?\Z", version)
     if numbers:
         return (int(numbers[1]), int(numbers[2])) > glibc

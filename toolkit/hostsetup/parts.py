@@ -37,7 +37,6 @@ class Need(Model, frozen=True, kw_only=True):
 class Part(Model, frozen=True, kw_only=True):
     """Programs that one use of the toolkit needs."""
 
-    name: str
     purpose: str
     needs: tuple[Need, ...]
 
@@ -60,7 +59,6 @@ RUNTIME_PACKAGES = (
 )
 
 BUILD = Part(
-    name="image builds",
     purpose="build images from a Debian base",
     needs=(
         # Steps of a build are confined by bubblewrap, and registries are asked by skopeo.
@@ -80,7 +78,6 @@ BUILD = Part(
 
 # Nodes of the local cluster are this machine.
 SESSIONS = Part(
-    name="sessions in jobs",
     purpose="toolkit ssh, forward and notebook on a Slurm of this machine",
     needs=(
         Need(program="sshd", package="openssh-server"),
@@ -92,7 +89,6 @@ SESSIONS = Part(
 DATASETS = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
 
 TESTS = Part(
-    name="tests",
     purpose="run the test-suite, with a Docker engine, a podman and a registry of its own",
     needs=(
         Need(program="dockerd", package="docker.io"),
