@@ -13,18 +13,6 @@ DYNSYM, STRTAB, VERSYM, VERNEED = 11, 3, 0x6FFFFFFF, 0x6FFFFFFE
 HASHES = {"GLIBC_2.2.5": 0x09691A75}
 
 
-class Strings:
-    """A string table that grows."""
-
-    def __init__(self) -> None:
-        self.data = b"\0"
-
-    def add(self, text: str) -> int:
-        at = len(self.data)
-        self.data += text.encode() + b"\0"
-        return at
-
-
 def make(
     symbols: list[tuple[str, str]],
     *,
@@ -33,29 +21,22 @@ def make(
     machine: int = 62,
 ) -> bytes:
     """A 64-bit ELF file with nothing but these (symbol, version) references and their tables."""
-    strings = Strings()
     versions = list(dict.fromkeys(version for _, version in symbols))
+    texts = (library, *versions, *(name for name, _ in symbols))
+    strings = "\0" + "".join(f"{text}\0" for text in texts)
+    at = {text: strings.index(f"\0{text}\0") + 1 for text in texts}
     numbers = {version: place + 2 for place, version in enumerate(versions)}
     table = bytes(24) + b"".join(
-        struct.pack("<IBBHQQ", strings.add(name), 0x12, 0, int(defined), 0, 0)
-        for name, _ in symbols
+        struct.pack("<IBBHQQ", at[name], 0x12, 0, int(defined), 0, 0) for name, _ in symbols
     )
     versym = struct.pack(f"<{len(symbols) + 1}H", 0, *(numbers[version] for _, version in symbols))
-    verneed = struct.pack("<HHIII", 1, len(versions), strings.add(library), 16, 0)
+    verneed = struct.pack("<HHIII", 1, len(versions), at[library], 16, 0)
     for place, version in enumerate(versions):
         step = 16 if place + 1 < len(versions) else 0
-        verneed += struct.pack(
-            "<IHHII",
-            HASHES.get(version, 1000 + place),
-            0,
-            numbers[version],
-            strings.add(version),
-            step,
-        )
-    return _file(
-        [(DYNSYM, table, 2), (STRTAB, strings.data, 0), (VERSYM, versym, 1), (VERNEED, verneed, 2)],
-        machine,
-    )
+        digest = HASHES.get(version, 1000 + place)
+        verneed += struct.pack("<IHHII", digest, 0, numbers[version], at[version], step)
+    parts = [(DYNSYM, table, 2), (STRTAB, strings.encode(), 0)]
+    return _file([*parts, (VERSYM, versym, 1), (VERNEED, verneed, 2)], machine)
 
 
 def _file(sections: list[tuple[int, bytes, int]], machine: int) -> bytes:
@@ -113,20 +94,17 @@ def test_references_to_the_strtol_family_are_turned_to_the_old_ones():
     assert retarget(after, (2, 36)) == after, "what came out wants nothing new"
 
 
+TOL, SCANF = ("__isoc23_strtol", NEW), ("__isoc23_sscanf", NEW)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (make([("puts", OLD), ("strlcpy", NEW)]), "needs strlcpy of a newer glibc"),
-        (
-            make([("puts", OLD), ("__isoc23_strtol", NEW), ("__isoc23_sscanf", NEW)]),
-            "needs __isoc23_sscanf of a newer glibc",
-        ),
-        (
-            make([("puts", OLD), ("__isoc23_strtol", NEW)], defined=True),
-            "needs __isoc23_strtol of a newer glibc",
-        ),
+        (make([("puts", OLD), TOL, SCANF]), "needs __isoc23_sscanf of a newer glibc"),
+        (make([("puts", OLD), TOL], defined=True), "needs __isoc23_strtol of a newer glibc"),
         (make([("puts", OLD), ("fmod", NEW)], library="libm.so.6"), "wants GLIBC_2.38"),
-        (make([("__isoc23_strtol", NEW)]), "wants GLIBC_2.38"),
+        (make([TOL]), "wants GLIBC_2.38"),
         (make([("puts", OLD), ("x", "GLIBC_ABI_GNU2_TLS")]), "needs x of a newer glibc"),
         (make([("puts", OLD)], machine=183), "is not a 64-bit x86 ELF file"),
         (b"\x7fELF\x01\x01" + bytes(60), "is not a 64-bit x86 ELF file"),

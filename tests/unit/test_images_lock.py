@@ -20,12 +20,10 @@ from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile import make
 from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.lock import Lock, Pinned, format_lock, parse_lock
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
-from toolkit.images.store.store import StoredImage
-from toolkit.model.image import BaseImage, Layer, Packages
-from toolkit.shell import Result, run
+from toolkit.model.image import BaseImage, Layer
+from toolkit.shell import run
 
 RECIPE = 'summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 LOCK = Lock(
@@ -191,27 +189,6 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
         Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt"),
         Bind(source="/somewhere/locked", target="find-links/locked"),
     )
-
-
-def test_what_only_the_build_had_is_what_the_image_lists_beyond_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A package of both in one version is the image's; pip of the build may have another one.
-
-    What the build of its base had needs no mirror.
-    """
-    lines = ("g++ 4:12.2", "libc6 2.36-9", "Some.Thing==1.0+cpu", "wheel==2", "six==1", "", "a b c")
-    before = "cmake 3.1\nsetuptools==65\n"
-    texts = {"/x.sif": before + "\n".join(lines), "/base.sif": before}
-
-    def show(path: str, command: list[str], **_: object) -> Result:
-        return Result(tuple(command), 0, texts[path], "")
-
-    monkeypatch.setattr(make, "run_in_image", show)
-    has = Packages(apt={"libc6": "2.36-9"}, pip={"some_thing": "1.0+cpu", "wheel": "1"})
-    base = LocalImage(path="/base.sif")
-    found = make._list_build(StoredImage(name="x", path="/x.sif"), base, has)
-    assert found == Packages(apt={"g++": "4:12.2"}, pip={"six": "1", "wheel": "2"})
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,6 @@ def lines(plan: Plan) -> str:
     return "\n".join(line for step in plan.steps for line in step.lines)
 
 
-def test_compilers_are_in_the_build_stage_only() -> None:
-    plan = library.load("pytorch_cpu")
-    assert names(plan) == (
-        ["apt", "python", "torch"],
-        ["compilers", "horovod-build"],
-        ["horovod", "pip", "clean"],
-    )
-    assert "g++" not in lines(plan)
-    assert "g++" in plan.build[0].lines[1]
-    assert [step.name for step in plan.final if step.products] == ["horovod"]
-
-
 def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None:
     plan = library.load("deepspeed_cuda")
     assert names(plan)[1] == ["compilers", "cuda-build", "horovod-build", "deepspeed-build"]
@@ -70,14 +58,6 @@ def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None
     on_ngc = 'extends = "deepspeed_cuda"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
     text = lines(planned(tmp_path / "ngc.toml", f'summary = "x"\n{on_ngc}'))
     assert "cuda-toolkit" not in text, "the base has a compiler"
-
-
-def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
-    plan = library.load("pytorch_22.03")
-    assert names(plan) == (["horovod"], [], [])
-    assert "apt-get" not in lines(plan)
-    assert "HOROVOD_GPU_OPERATIONS=NCCL" in lines(plan)
-    assert "cffi==" not in lines(plan), "the base keeps its own versions"
 
 
 @pytest.mark.parametrize(
@@ -167,50 +147,6 @@ def test_what_commands_need_meanwhile_is_removed_after_them(tmp_path: Path) -> N
     assert second.lines[5].endswith(f" >> {BUILD_PACKAGES}")
     assert second.lines[6].startswith("apt-get -qq -y autoremove --purge ")
     assert second.lines[6].endswith("=false make")
-
-
-DOCKERFILE = """[[steps]]
-block = "env"
-variables = { A = "$1", B = "b" }
-[[steps]]
-block = "env"
-variables = { B = "${B}:${C:-none}", D = "d-$B" }
-expand = ["B", "D"]
-build = true
-[[steps]]
-block = "workdir"
-name = "gone"
-path = "gone"
-[[steps]]
-block = "workdir"
-path = "TOP"
-[[steps]]
-block = "workdir"
-name = "deep"
-path = "$D"
-[[steps]]
-block = "shell"
-command = 'echo "$A|$B|$D|$PWD|$HOME|${LC_ALL-unset}"'
-"""
-
-
-def test_steps_of_a_dockerfile_have_its_variables_and_directory(tmp_path: Path) -> None:
-    """Run them: each in a shell of its own, with what the steps before it set."""
-    text = DOCKERFILE.replace("TOP", f"{tmp_path}/top")
-    plan = planned(tmp_path / "x.toml", BASE + text)
-    for step in plan.steps[:-1]:
-        done = subprocess.run(
-            ["sh", "-ec", step.script.replace("( cd /;", "(")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        if step.name == "gone":
-            (tmp_path / "gone").rmdir()
-    assert done.stdout == f"$1|b:none|d-b:none|{tmp_path}/top/d-b:none|/root|unset\n"
-    assert (plan.variables, plan.settings) == ({"A": "$1", "B": "b"}, ())
-    assert plan.keeps_temporary
 
 
 @pytest.mark.parametrize(
@@ -320,18 +256,16 @@ def test_a_variable_stays_in_its_line(text: str, form: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ("--from", "nvcr.io/nvidia/pytorch:25.06-py3", "--with", "horovod", "--with", "jupyter"),
-        ("--from", "pytorch_cpu", "--pip", "einops==0.8.1"),
-        ("--from", "docker://ghcr.io/someone/thing:1", "--with", "submitit"),
-        ("--from", "base.sif"),
+        "--from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter",
+        "--from pytorch_cpu --pip einops==0.8.1",
+        "--from docker://ghcr.io/someone/thing:1 --with submitit",
     ],
-    ids=lambda arguments: arguments[1],
 )
-def test_a_new_recipe_can_be_planned(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    words = ("new", "mine", "--directory", str(tmp_path), *arguments)
-    assert CliRunner().invoke(command, words, catch_exceptions=False).exit_code == 0
+def test_a_new_recipe_can_be_rendered(words: str, tmp_path: Path) -> None:
+    arguments = ("new", "mine", "--directory", str(tmp_path), *words.split())
+    assert CliRunner().invoke(command, arguments, catch_exceptions=False).exit_code == 0
     for form in library.FORMATS:
         assert library.render(library.load(str(tmp_path / "mine.toml")), form)
-    assert isinstance(CliRunner().invoke(command, words).exception, UsageError)
+    assert isinstance(CliRunner().invoke(command, arguments).exception, UsageError)

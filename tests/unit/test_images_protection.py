@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from toolkit.config import package_directory
-from toolkit.images.builder.follow import Follower
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.recipe import Recipe
@@ -66,32 +65,6 @@ def test_the_lines_of_a_step_do_what_they_say(tmp_path):
     assert said in done.stdout
     calls = (tmp_path / "calls").read_text().splitlines()
     assert all(call.startswith(f"{constraints} /base.txt|") for call in calls[1:])
-
-
-def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path):
-    """The lines are those of pip 23.0.1, from a real build."""
-    from tests.progress import Silent
-
-    follower = Follower("tv", tmp_path / "log", Silent())
-    for line in (
-        "The conflict is caused by:",
-        "    torchvision 0.29.2 depends on torch>=2.14.0",
-        "    The user requested (constraint) torch==2.13.0+cpu",
-        "toolkit-conflict: torchvision==0.29.2",
-        "toolkit-fits: pillow-13.0.0 torchvision-0.28.0",
-    ):
-        follower.reader.feed(line)
-    error = follower.error(1)
-    assert (
-        error.cause
-        == "torchvision==0.29.2 would replace what tv is verified for: torch==2.13.0+cpu"
-    )
-    assert error.details == (
-        "torchvision 0.29.2 depends on torch>=2.14.0",
-        "The user requested (constraint) torch==2.13.0+cpu",
-    )
-    assert 'packages = ["torchvision==0.28.0"] fits' in (error.next_step or "")
-    assert 'torch = "VERSION" into [overrides]' in (error.next_step or "")
 
 
 def recipe(*steps: dict[str, Any], **overrides: str) -> Recipe:

