@@ -154,9 +154,8 @@ def test_the_image_in_layers_is_what_the_flat_one_is(store: Tiny) -> None:
     assert {name for name in unequal if not name.startswith("./.singularity.d/")} == set()
 
 
-def test_apptainer_sees_labels_definition_and_runscript(tiny: Tiny) -> None:
-    built(tiny, tiny.recipe("true"))
-    image = str(tiny.images / "tiny.sif")
+def test_apptainer_sees_labels_definition_and_runscript(built_store: Tiny) -> None:
+    image = str(built_store.images / "tiny.sif")
 
     def said(*options: str) -> str:
         return subprocess.run(
@@ -283,22 +282,21 @@ def test_two_builds_with_the_same_steps_at_once(tiny: Tiny) -> None:
     ) == {"kept", "done"}
 
 
-def test_the_caches_are_shown_and_cleared(tiny: Tiny) -> None:
-    built(tiny, tiny.recipe("echo 1 > /first"))
-    shown = json.loads(tiny.run("cache", "--json").stdout)
+def test_the_caches_are_shown_and_cleared(built: Tiny) -> None:
+    shown = json.loads(built.run("cache", "--json").stdout)
     assert sorted({entry["kind"] for entry in shown}) == ["bases", "layers"]
     assert [entry["note"]["about"] for entry in shown if entry["kind"] == "layers"] == ["act"]
-    (tiny.images / ".cache/layers/left-by-a-killed-build.sqfs").write_bytes(b"x")
-    slow = tiny.started(tiny.recipe("sleep 300 || true"), until="+ sleep 300")
-    refused = tiny.run("cache", "--clear")
+    (built.images / ".cache/layers/left-by-a-killed-build.sqfs").write_bytes(b"x")
+    slow = built.started(built.recipe("sleep 300 || true"), until="+ sleep 300")
+    refused = built.run("cache", "--clear")
     assert refused.returncode == 75
     assert "a build is using the caches" in refused.stderr
-    tiny.wake()
+    built.wake()
     assert slow.wait(120) == 0
     slow.communicate()
-    assert tiny.run("cache", "--clear").returncode == 0
-    assert kept(tiny, "bases") == kept(tiny, "layers") == []
-    assert tiny.inside("/bin/true") == ""
+    assert built.run("cache", "--clear").returncode == 0
+    assert kept(built, "bases") == kept(built, "layers") == []
+    assert built.inside("/bin/true") == ""
 
 
 def test_a_full_disk_while_the_image_is_put_together(tiny: Tiny) -> None:

@@ -35,11 +35,16 @@ from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.sif_files import read_object
 from toolkit.model.image import Manifest
 
-RECIPE = """\
-summary = "Debian, a package of it, and one of Python"
+DEBIAN = """\
+summary = "Debian, and what is put on it"
 [base]
 kind = "debootstrap"
 release = "bookworm"
+[space]
+image = 200
+build = 1000
+"""
+RECIPE = f"""{DEBIAN}
 [[steps]]
 block = "apt"
 packages = ["less", "man-db"]
@@ -49,9 +54,6 @@ block = "python"
 block = "pip"
 packages = ["cloudpickle"]
 imports = ["cloudpickle"]
-[space]
-image = 200
-build = 1000
 """
 EXTENSION = """\
 summary = "small, and something on it"
@@ -77,7 +79,7 @@ for path, text in sources.items():
 print(*{p for p in files if p.suffix == ".pyc"} - {pathlib.Path(importlib.util.cache_from_source(p)) for p in files})
 assert cloudpickle.CHANGED and len(sources) > 100
 """
-UNEQUAL = """\
+UNEQUAL = f"""{DEBIAN}
 [[steps]]
 block = "run"
 name = "random"
@@ -279,9 +281,9 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
 
 
 def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
-    """No lock can hold what a step takes from chance; the packages are what was locked all the same."""
+    """No lock can hold what a step takes from chance."""
     recipe = machines.place / "unequal.toml"
-    recipe.write_text(RECIPE.replace("[space]", f"{UNEQUAL}[space]"))
+    recipe.write_text(UNEQUAL)
     for arguments in (("build", recipe), ("lock", recipe)):
         done = machines.run("first", *arguments)
         assert done.returncode == 0, done.stderr
@@ -339,6 +341,7 @@ class Tool(Block, frozen=True, kw_only=True):
         )
 
 
+@pytest.mark.slow("packages of Debian, from the mirror")
 def test_a_locked_build_stage_has_the_same_packages(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
