@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 _BAR = 20  # characters
 _MOST_GPUS = 16  # that are shown one by one
 _MOST_MARKS = 60  # of a curve; a longer one is a plain line
-_UNITS = {"h": 3600, "d": 86400, "w": 604800}
 
 
 @click.command("report")
@@ -131,19 +129,10 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
     )
 
 
-def _seconds(text: str) -> int:
-    """Return the seconds of ``30d``, ``12h`` or ``2w``."""
-    if not re.fullmatch(r"[1-9]\d{0,4}[hdw]", text, re.ASCII):
-        raise click.BadParameter(f"{text!r} is not a time; examples are 12h, 30d and 8w")
-    return int(text[:-1]) * _UNITS[text[-1]]
-
-
 @click.command("usage")
 @click.option(
     "--since",
-    "seconds",
     metavar="TIME",
-    type=_seconds,
     default="30d",
     show_default=True,
     help="Count what ran since then: 12h, 30d, 8w.",
@@ -158,7 +147,7 @@ def _seconds(text: str) -> int:
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
 @cluster_option()
-def usage(seconds: int, by: str, site: str | None, as_json: bool) -> None:
+def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
     """Show CPU and GPU hours, how jobs ended, and their waits.
 
     Slurm's accounting is asked as any user may. FAILED is the share of the hours that jobs took
@@ -170,7 +159,10 @@ def usage(seconds: int, by: str, site: str | None, as_json: bool) -> None:
       toolkit usage --since 7d --by account
       toolkit usage --since 8w --by user --json
     """
-    begin, place = time.time() - seconds, find_cluster(site or chosen(Path.cwd()).site)
+    from toolkit.images.store.prune import seconds
+
+    begin = time.time() - seconds(since, "--since")
+    place = find_cluster(site or chosen(Path.cwd()).site)
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
     options = ["--allocations", "--duplicates", "--truncate", f"--starttime={start}"]
     options += [] if by == "partition" else ["--allusers"]

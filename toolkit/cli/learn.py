@@ -188,41 +188,35 @@ def setup(
     facts = read_facts(options)
     actions = decide(facts)
     blocked = obstacle(facts, actions, options)
-    if as_json and (check or dry_run or not actions):
-        console.out_json({"ready": not actions, "facts": facts, "actions": actions})
-    if not actions:
-        _show_ready(facts, as_json=as_json)
-    elif check and not dry_run:
-        step = blocked.next_step if blocked else None
-        raise needs(facts, actions, options, next_step=step or "toolkit setup")
-    elif dry_run and as_json:
-        return
-    elif blocked:
-        raise blocked
-    else:
-        for action in actions:
-            console.say("missing", action.summary)
-        if dry_run:
-            for line in _describe(facts, actions):
-                console.say("plan", line)
-            again = f"toolkit setup{' --update' if update else ''}"
-            console.say("", f"nothing was done; next: {again}")
-            return
+    step = (blocked.next_step if blocked else None) or "toolkit setup"
+    if actions and not (check or dry_run):
+        if blocked:
+            raise blocked
+        _show_missing(actions)
         with console.Steps() as steps:
             facts = install(options, steps)
-        actions = decide(facts)
-        if as_json:
-            console.out_json({"ready": not actions, "facts": facts, "actions": actions})
-        if actions:
-            raise needs(facts, actions, options, next_step="toolkit -v setup shows every command")
-        _show_ready(facts, as_json=as_json)
-
-
-def _show_ready(facts: Facts, *, as_json: bool) -> None:
-    if not as_json:
+        actions, step = decide(facts), "toolkit -v setup shows every command"
+    if as_json:
+        console.out_json({"ready": not actions, "facts": facts, "actions": actions})
+    if actions and not dry_run:
+        raise needs(facts, actions, options, next_step=step)
+    if as_json:
+        return
+    if not actions:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
         text = f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
         console.fact("ready", text)
+        return
+    if blocked:
+        raise blocked
+    _show_missing(actions)
+    console.say_all(("plan", line) for line in _describe(facts, actions))
+    again = f"toolkit setup{' --update' if update else ''}"
+    console.say("", f"nothing was done; next: {again}")
+
+
+def _show_missing(actions: tuple[Action, ...]) -> None:
+    console.say_all(("missing", action.summary) for action in actions)
 
 
 def _describe(facts: Facts, actions: tuple[Action, ...]) -> tuple[str, ...]:

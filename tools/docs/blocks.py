@@ -15,8 +15,14 @@ import doctest
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from markdown_it import MarkdownIt
+
 MARKS = ("not-run", "overview", "long", "exit", "file")
-_FENCE = "```"
+_PROGRAMS = tuple(
+    f"{prompt}{program} "
+    for prompt in ("", "$ ")
+    for program in ("toolkit", "make", "git", "pip", "install", "sbatch")
+)
 
 
 class Block(NamedTuple):
@@ -55,35 +61,23 @@ def blocks(page: str) -> Iterator[Block]:
     Raises:
         ValueError: a mark is unknown, or no block follows it.
     """
-    lines = page.split("\n")
     marks: dict[str, str] = {}
-    number = 0
-    while number < len(lines):
-        line = lines[number]
-        start = number
-        number += 1
-        if line.startswith("<!-- ") and line.endswith(" -->"):
-            marks |= _mark(line, number)
-        elif line.startswith(_FENCE):
-            fence = line[: len(line) - len(line.lstrip("`"))]
-            while number < len(lines) and lines[number].rstrip() != fence:
-                number += 1
-            text = "\n".join(lines[start + 1 : number])
-            number += 1
-            yield Block(start + 1, line.lstrip("`").strip(), text, marks)
+    for token in MarkdownIt("commonmark").parse(page):
+        number = token.map[0] + 1 if token.map else 0
+        if token.type == "html_block":
+            marks |= _mark(token.content.strip(), number)
+        elif token.type == "fence":
+            yield Block(number, token.info.strip(), token.content.rstrip("\n"), marks)
             marks = {}
-        elif _is_indented_command(line) and (start == 0 or not lines[start - 1].strip()):
-            while number < len(lines) and (lines[number][:4] == "    " or not lines[number]):
-                number += 1
-            text = "\n".join(row[4:] for row in lines[start:number]).rstrip()
-            yield Block(start + 1, "console", text, marks)
+        elif token.type == "code_block" and token.content.startswith(_PROGRAMS):
+            yield Block(number, "console", token.content.rstrip(), marks)
             marks = {}
-        elif line.strip() and marks:
-            raise ValueError(f"line {start + 1}: no block follows the mark")
+        elif marks:
+            raise ValueError(f"line {number}: no block follows the mark")
 
 
-def _mark(line: str, number: int) -> dict[str, str]:
-    name, _, value = line[5:-4].partition(":")
+def _mark(text: str, number: int) -> dict[str, str]:
+    name, _, value = text.removeprefix("<!-- ").removesuffix(" -->").partition(":")
     if name not in MARKS:
         # Other comments are not ours.
         if name.split()[0] in ("not", "run", "skip"):
@@ -92,11 +86,6 @@ def _mark(line: str, number: int) -> dict[str, str]:
     if name in ("not-run", "overview") and not value.strip():
         raise ValueError(f"line {number}: {name} needs a reason")
     return {name: value.strip()}
-
-
-def _is_indented_command(line: str) -> bool:
-    words = line[4:].removeprefix("$ ").split() if line.startswith("    ") else []
-    return bool(words) and words[0] in ("toolkit", "make", "git", "pip", "install", "sbatch")
 
 
 def commands(block: Block) -> list[Command]:
