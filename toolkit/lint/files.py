@@ -10,7 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import EXHAUSTED, ConfigError, ForbiddenError, UsageError
+from toolkit.errors import ConfigError, UsageError
 from toolkit.files import read_text, write_atomically
 from toolkit.lint.script import Context
 from toolkit.model.site import Site
@@ -77,35 +77,22 @@ def save(file: Path, text: str) -> Path:
 
     Raises:
         UsageError: It is not a regular file.
-        ForbiddenError: It cannot be written; then it is as before.
+        OSError: It cannot be written; then it is as before.
     """
     target = file.resolve()
+    status = target.stat()
+    if not stat.S_ISREG(status.st_mode):
+        step = f"toolkit lint {file}"
+        raise UsageError("--fix writes regular files only", place=str(file), next_step=step)
+    first = target.with_name(f"{target.name}.orig")
+    others = (first.with_name(f"{first.name}.{number}") for number in count(2))
+    original = next(path for path in chain([first], others) if not os.path.lexists(path))
+    mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+    write_atomically(original, read_text(target), mode=mode, owner=owner)
+    os.utime(original, ns=(status.st_atime_ns, status.st_mtime_ns))
     try:
-        status = target.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(
-                "--fix writes regular files only",
-                place=str(file),
-                next_step=f"toolkit lint {file}",
-            )
-        first = target.with_name(f"{target.name}.orig")
-        others = (first.with_name(f"{first.name}.{number}") for number in count(2))
-        original = next(path for path in chain([first], others) if not os.path.lexists(path))
-        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
-        write_atomically(original, read_text(target), mode=mode, owner=owner)
-        os.utime(original, ns=(status.st_atime_ns, status.st_mtime_ns))
-        try:
-            write_atomically(target, text, mode=mode, owner=owner)
-        except BaseException:
-            original.unlink()
-            raise
-    except OSError as error:
-        if error.errno in EXHAUSTED:
-            raise
-        reason = f"the script cannot be written: {error.strerror}"
-        raise ForbiddenError(
-            reason,
-            place=str(error.filename or file),
-            next_step="toolkit lint without --fix changes nothing",
-        ) from None
+        write_atomically(target, text, mode=mode, owner=owner)
+    except BaseException:
+        original.unlink()
+        raise
     return original

@@ -120,23 +120,12 @@ def _release(paths: Paths) -> None:
 
 
 def remove_files(paths: Paths, *, keep_logs: bool = False) -> bool:
-    """Remove all files of the cluster but its marker; return whether there were any.
-
-    Raises:
-        ClusterError: a file cannot be removed.
-    """
+    """Remove all files of the cluster but its marker; return whether there were any."""
     spared = (paths.marker, paths.logs) if keep_logs else (paths.marker,)
     entries = [entry for entry in paths.directory.iterdir() if entry not in spared]
     for entry in entries:
-        try:
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        except OSError as error:
-            raise ClusterError(
-                f"a file of cluster {paths.name} cannot be removed: {error.strerror}",
-                place=str(error.filename),
-                next_step="see who owns it, remove it, and: toolkit cluster down",
-            ) from error
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
     return bool(entries)

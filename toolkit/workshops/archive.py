@@ -7,7 +7,6 @@ one name, and no header that announces another one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import os
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit.errors import NO_SPACE, MalformedInputError, NoSpaceError
+from toolkit.errors import MalformedInputError, NoSpaceError
 from toolkit.files import hash_file, open_regular, temporary_beside
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
@@ -62,9 +61,8 @@ def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, P
     Raises:
         MalformedInputError: a path is too long for the format, or a file has changed since it was
             described.
-        NoSpaceError: the disk has too little room.
     """
-    with temporary_beside(target) as scratch, disk_errors(target):
+    with temporary_beside(target) as scratch:
         made = scratch / "made"
         with made.open("wb") as stream:
             for name, source in sources.items():
@@ -159,18 +157,17 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
         _require_room(target.parent, contents)
         made = scratch / "unpacked"
         made.mkdir(mode=0o755)
-        with disk_errors(target):
-            for name, data in head.items():
-                (made / name).write_bytes(data)
-            for name, expected in contents.files.items():
-                if _header(stream, path) != (name, expected.size):
-                    raise malformed(f"another file comes where its list has {name}", path)
-                (made / name).parent.mkdir(parents=True, exist_ok=True)
-                with (made / name).open("xb") as output:
-                    is_equal = _copy(stream, output, expected)
-                if not is_equal:
-                    raise malformed(f"{name} is cut off, or not the file that was packed", path)
-                _skip_padding(stream, expected.size, path)
+        for name, data in head.items():
+            (made / name).write_bytes(data)
+        for name, expected in contents.files.items():
+            if _header(stream, path) != (name, expected.size):
+                raise malformed(f"another file comes where its list has {name}", path)
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            with (made / name).open("xb") as output:
+                is_equal = _copy(stream, output, expected)
+            if not is_equal:
+                raise malformed(f"{name} is cut off, or not the file that was packed", path)
+            _skip_padding(stream, expected.size, path)
         if stream.read(3 * _BLOCK) != bytes(2 * _BLOCK):
             raise malformed("it does not end after its last file", path)
         _set_modes(made)
@@ -260,21 +257,6 @@ def _require_room(directory: Path, contents: Contents) -> None:
             next_step="choose a directory on another file system, or join the unpacked workshop "
             "of the instructor: toolkit workshop join DIRECTORY",
         )
-
-
-@contextmanager
-def disk_errors(target: Path) -> Iterator[None]:
-    """Raise NoSpaceError in place of the errors of a full disk or an exhausted quota."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (*NO_SPACE, errno.EFBIG):
-            raise
-        raise NoSpaceError(
-            f"the disk became full, and nothing of the workshop is left: {error.strerror}",
-            place=str(target.parent),
-            next_step="make room there, then try again",
-        ) from None
 
 
 def malformed(reason: str, path: Path) -> MalformedInputError:

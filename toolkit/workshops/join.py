@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from toolkit.config import PROJECT_FILE
 from toolkit.errors import (
+    EXHAUSTED,
     CommandFailedError,
     ConfigError,
     MalformedInputError,
@@ -133,10 +134,7 @@ def fetch(url: str, directory: Path) -> Path:
         parts = parts._replace(path=f"{page.rstrip('/')}/{PACKED}")
     target, most = directory / PACKED, shutil.disk_usage(directory).free // 2
     try:
-        with (
-            archive.disk_errors(directory),
-            target.open("wb") as output,
-        ):
+        with target.open("wb") as output:
             web.download(parts.geturl(), output.write, most)
     except MalformedInputError:  # a server can send without an end
         raise NoSpaceError(
@@ -145,6 +143,8 @@ def fetch(url: str, directory: Path) -> Path:
             next_step="join on a file system with more room",
         ) from None
     except web.FAILURES as error:
+        if getattr(error, "errno", None) in EXHAUSTED:  # the disk, or a quota
+            raise
         raise CommandFailedError(
             f"the workshop could not be fetched: {web.explain(error)}",
             place=parts.geturl(),

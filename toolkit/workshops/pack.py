@@ -71,7 +71,6 @@ def pack(
         ImageMissingError: an image is not built.
         SignatureError: an image is not the one of its lock.
         NeedsInstallError: mksquashfs or OpenSSL is missing.
-        NoSpaceError: the disk has too little room; nothing is left of it.
     """
     workshop, name = load(folder), folder.resolve().name
     if results is not None:
@@ -230,10 +229,7 @@ def publish(
     for name, text in written.items():
         write_atomically(directory / name, text)
     if packed.resolve() != (directory / PACKED).resolve():
-        with (
-            temporary_beside(directory / PACKED) as scratch,
-            archive.disk_errors(directory / PACKED),
-        ):
+        with temporary_beside(directory / PACKED) as scratch:
             made = Path(shutil.copyfile(packed, scratch / PACKED))
             made.chmod(0o644)
             made.replace(directory / PACKED)
