@@ -80,10 +80,7 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
 ):
     removed: list[Path] = []
 
-    def take_down(*_: object) -> None:
-        removed.append(Path(os.environ["TOOLKIT_CLUSTER_DIR"]).parent)
-
-    monkeypatch.setattr(stage, "down", take_down)
+    monkeypatch.setattr(stage, "_cluster", lambda place, _: removed.append(place))
     monkeypatch.setattr(stage, "_PARENT", tmp_path)
     dead, empty = (tmp_path / f"toolkit-rehearsal-{word}" for word in "ab")
     for place in (dead / "c", dead / "home" / "tkw1-01", empty):

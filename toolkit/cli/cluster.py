@@ -25,7 +25,7 @@ from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
 from toolkit.localcluster.paths import paths_of
 from toolkit.localcluster.shape import Shape, all_nodes
-from toolkit.localcluster.status import Verb, enter, interactive, switch
+from toolkit.localcluster.status import Verb, enter, switch
 from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
 from toolkit.model.site import PartitionState
@@ -280,23 +280,10 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
     Examples:
       toolkit cluster exec -- sbatch job.sbatch
       toolkit cluster exec -- srun -N2 --pty bash
+      toolkit cluster exec bash
       toolkit cluster exec --node nid001 -- ps aux
     """
     enter(name, words, node=node)
-
-
-@click.command("shell")
-@name_option
-@_node_option
-def shell(name: str, node: str | None) -> None:
-    """Open a shell on the login side of the cluster, with sbatch and srun.
-
-    \b
-    Examples:
-      toolkit cluster shell
-      toolkit cluster shell --node nid001
-    """
-    enter(name, interactive(), node=node)
 
 
 def _switch_command(verb: Verb, *, wait: bool, summary: str) -> click.Command:

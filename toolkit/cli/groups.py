@@ -38,10 +38,6 @@ CLUSTER: Commands = {
             "cluster:execute",
             "Run a command in the cluster: one of Slurm's, or any other.",
         ),
-        "shell": (
-            "cluster:shell",
-            "Open a shell on the login side of the cluster, with sbatch and srun.",
-        ),
         "status": (
             "cluster:status",
             "Show the nodes, partitions and daemons of the cluster.",

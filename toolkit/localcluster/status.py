@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from toolkit import shell
-from toolkit.config import package_directory
 from toolkit.errors import ClusterError, CommandFailedError, NeedsInstallError, UsageError
 from toolkit.files import read_json
 from toolkit.localcluster import processes
@@ -250,11 +249,6 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
         raise NeedsInstallError(
             f"{words[0]} is not installed here", next_step="toolkit setup"
         ) from error
-
-
-def interactive() -> tuple[str, ...]:
-    """Return the command of a shell that names the cluster in its prompt."""
-    return ("bash", "--rcfile", str(package_directory("localcluster") / "shell.bashrc"), "-i")
 
 
 def _process_of(paths: Paths, node: str) -> int:

@@ -28,39 +28,30 @@ class Row(NamedTuple):
     """One point of a study, measured.
 
     Attributes:
+        samples: of its runs.
         size: number of ranks.
         value: the metric.
         rate: work by second: the metric, or its inverse if it is a time.
         speedup: by the smallest size of the same mode and launcher.
         efficiency: the speed-up by the factor of the ranks.
-        oversubscribed: more ranks than cores or GPUs: it says nothing of scaling.
-        counts: the point counts for speed-up and fits.
-        unit_hours: hours of all GPUs or cores for an epoch; None: unknown.
+        counts: the point counts for speed-up: it is not oversubscribed, or counts all the same.
         communication_share: of a step, an all-reduce of the gradients; None: unknown, also if it
             took longer than a step.
-        start_seconds, warm_up_seconds, step_seconds: medians; 0: unknown.
-        warm_up: values of the metric that were dropped, the most of a run.
+        step_seconds: the median; 0: unknown.
     """
 
     point: Point
+    samples: tuple[Sample, ...]
     size: int
     value: Spread
     rate: Spread
     speedup: Spread | None
     efficiency: Spread | None
-    oversubscribed: bool
     counts: bool
-    units: tuple[int, str]
-    unit_hours: float | None
     communication: Communication
     communication_share: float | None
-    start_seconds: float
-    warm_up_seconds: float
     step_seconds: float
-    values: int
-    warm_up: int
     straggler: Straggler | None
-    runs: tuple[str, ...]
 
 
 class Series(NamedTuple):
@@ -101,42 +92,38 @@ def series(study: Study) -> tuple[Series, ...]:
     return tuple(made)
 
 
-def _row(study: Study, point: Point, samples: Sequence[Sample]) -> Row:
-    first, values = samples[0], [sample.value for sample in samples]
+def _row(study: Study, point: Point, samples: tuple[Sample, ...]) -> Row:
+    values = [sample.value for sample in samples]
     rates = [1 / value for value in values] if study.options.is_time else values
-    oversubscribed = any(sample.oversubscribed for sample in samples)
-    epochs = _known(sample.epoch_seconds for sample in samples)
-    step = _known(sample.step_seconds for sample in samples)
+    step = _known(samples, "step_seconds")
     sums = [sample.communication for sample in samples if sample.communication.seconds]
     middle = sorted(sums, key=lambda entry: entry.seconds)[len(sums) // 2 :]
-    communication = middle[0] if middle else first.communication
+    communication = middle[0] if middle else samples[0].communication
     share = communication.seconds / step if 0 < communication.seconds < step else None
     return Row(
         point=point,
-        size=first.size,
+        samples=samples,
+        size=samples[0].size,
         value=spread(values),
         rate=spread(rates),
         speedup=None,
         efficiency=None,
-        oversubscribed=oversubscribed,
-        counts=not oversubscribed or bool(study.options.count_oversubscribed),
-        units=first.units,
-        unit_hours=epochs * first.units[0] / 3600 if epochs else None,
+        counts=not _is_oversubscribed(samples) or bool(study.options.count_oversubscribed),
         communication=communication,
         communication_share=share,
-        start_seconds=_known(sample.start_seconds for sample in samples),
-        warm_up_seconds=_known(sample.warm_up_seconds for sample in samples),
         step_seconds=step,
-        values=max(sample.values for sample in samples),
-        warm_up=max(sample.warm_up for sample in samples),
         straggler=_straggler(samples),
-        runs=tuple(sample.name for sample in samples),
     )
 
 
-def _known(values: Iterable[float]) -> float:
-    """Return the median of the values that are known, which are not 0."""
-    known = [value for value in values if value]
+def _is_oversubscribed(samples: Iterable[Sample]) -> bool:
+    """Return whether there were more ranks than cores or GPUs: it says nothing of scaling."""
+    return any(sample.oversubscribed for sample in samples)
+
+
+def _known(samples: Iterable[Sample], field: str) -> float:
+    """Return the median of the values of a field that are known, which are not 0."""
+    known = [value for sample in samples if (value := float(getattr(sample, field)))]
     return statistics.median(known) if known else 0.0
 
 
@@ -159,7 +146,7 @@ def _scaled(row: Row, base: Row | None) -> Row:
 
 def remarks(entry: Series, study: Study) -> Iterator[str]:
     """Yield what the numbers of a series do not show, or must not be read as."""
-    shapes, reason = _shapes(entry, lambda row: row.oversubscribed), ""
+    shapes, reason = _shapes(entry, lambda row: _is_oversubscribed(row.samples)), ""
     if study.options.count_oversubscribed:
         reason = f"; counted all the same, because: {study.options.count_oversubscribed}"
     if shapes:
@@ -179,13 +166,14 @@ def remarks(entry: Series, study: Study) -> Iterator[str]:
         yield f"{single}: one run does not show the spread; measure with --runs 3"
     for row in entry.rows:
         yield from _remarks_on(row)
-    most = max(entry.rows, key=lambda row: row.warm_up / row.values)
+    every = [(sample, row) for row in entry.rows for sample in row.samples]
+    most, row = max(every, key=lambda run: run[0].warm_up / run[0].values)
     if most.warm_up:
         share = f"{most.warm_up} of {most.values} printed values"
-        yield f"up to {share} of a run were dropped as warm-up ({_shape(most)})"
-    if once := [row for row in entry.rows if row.values == 1]:
-        slowest = max(once, key=lambda row: row.warm_up_seconds)
-        longer = f"{slowest.warm_up_seconds:.2g} s longer than later ones ({_shape(slowest)})"
+        yield f"up to {share} of a run were dropped as warm-up ({_shape(row)})"
+    if once := [run for run in every if run[0].values == 1]:
+        slowest, row = max(once, key=lambda run: run[0].warm_up_seconds)
+        longer = f"{slowest.warm_up_seconds:.2g} s longer than later ones ({_shape(row)})"
         bias = f"; the first steps took up to {longer}" if slowest.warm_up_seconds else ""
         yield f"the script prints one value for a whole run, which may include its warm-up{bias}"
 
@@ -243,7 +231,7 @@ def page(study: Study) -> str:
         again=f"toolkit bench scale --again {directory} --directory scale/again",
         facts=[(name, value) for name, value in facts.items() if value],
         runs=[
-            (row.point.key, ", ".join(row.runs[:_MOST_RUNS]))
+            (row.point.key, ", ".join(sample.name for sample in row.samples[:_MOST_RUNS]))
             for entry in entries
             for row in entry.rows
         ],
@@ -258,7 +246,7 @@ def _section(study: Study, entry: Series) -> dict[str, object]:
 
 def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a series, for the terminal and the page."""
-    unit = entry.rows[0].units[1]
+    _, unit = entry.rows[0].samples[0].units
     header = (
         *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency", "serial"),
         *(f"{unit} h/epoch", "communication", "step", "start"),
@@ -272,10 +260,12 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             "oversubscribed" if not row.counts else _median(row.speedup, ".2f"),
             "-" if not row.counts else _median(row.efficiency, ".0%"),
             or_dash(_serial(entry, row), ".1%"),
-            or_dash(row.unit_hours, ".3g"),
+            or_dash(
+                _known(row.samples, "epoch_seconds") * row.samples[0].units[0] / 3600 or None, ".3g"
+            ),
             or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
-            f"{row.start_seconds:.3g} s" if row.start_seconds else "-",
+            f"{start:.3g} s" if (start := _known(row.samples, "start_seconds")) else "-",
         )
         for row in entry.rows
     ]

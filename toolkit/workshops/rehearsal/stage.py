@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,11 @@ import msgspec
 
 from toolkit import shell, sites
 from toolkit.errors import NeedsInstallError
-from toolkit.files import remove_left, temporary_directory
-from toolkit.localcluster import access, packages
-from toolkit.localcluster.imitation import adapt_site, imitate
-from toolkit.localcluster.lifecycle import down, up
-from toolkit.localcluster.options import from_options
-from toolkit.localcluster.paths import Paths, paths_of
-from toolkit.localcluster.shape import Shape, summary
+from toolkit.files import read_json, remove_left, temporary_directory
+from toolkit.localcluster import access
+from toolkit.localcluster.imitation import adapt_site
+from toolkit.localcluster.paths import Paths, paths_in
+from toolkit.localcluster.shape import Plan, summary
 from toolkit.shell import Progress
 from toolkit.workshops.join import to_toml
 from toolkit.workshops.model import Workshop
@@ -63,53 +62,37 @@ def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> It
 
     Raises:
         NeedsInstallError: a program is missing.
+        CommandFailedError: the cluster did not start.
     """
     for program in ("useradd", "setpriv", "nsenter"):
         if shell.which(program) is None:
             raise NeedsInstallError(f"{program} is not installed here", next_step="toolkit setup")
-    with _clusters_in(place):
-        try:
-            name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
-            shape = _shape(workshop, name, nodes)
-            up(NAME, shape, progress)
-            paths = paths_of(NAME)
-            # Other users reach the configuration and the sockets, and nothing else.
-            for private in (paths.logs, paths.directory / "state", paths.directory / "munge"):
-                private.chmod(0o700)
-            paths.directory.chmod(0o711)
-            _write_site(name, place / "etc")
-            about = summary(shape) + (f", like {name}" if name != "local" else "")
-            yield Stage(paths, access.must_run(paths).pid, name, about)
-        finally:
-            down(NAME, progress)
-
-
-@contextlib.contextmanager
-def _clusters_in(place: Path) -> Iterator[None]:
-    """Let the clusters of this process be in the directory of a rehearsal."""
-    before = dict(os.environ)
-    os.environ["TOOLKIT_CLUSTER_DIR"] = str(place / "c")
+    name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
+    gpus = ("--gpus-per-node", str(workshop.most_gpus))
+    like = ("--cpus-per-node", "8", "--mem-per-node", "16G", *gpus)
+    options = ["--nodes", str(nodes), *(("--like", name) if name != "local" else like)]
+    options += ["--partition", workshop.partition] if workshop.partition else []
     try:
-        yield
+        progress.begin("cluster", f"{nodes} nodes of each partition, {name}")
+        _cluster(place, "up", *options)
+        progress.end()
+        paths = paths_in(place / "c" / NAME)
+        # Other users reach the configuration and the sockets, and nothing else.
+        for private in (paths.logs, paths.directory / "state", paths.directory / "munge"):
+            private.chmod(0o700)
+        paths.directory.chmod(0o711)
+        _write_site(name, place / "etc")
+        about = summary(read_json(paths.plan, Plan).shape)
+        yield Stage(paths, access.must_run(paths).pid, name, about)
     finally:
-        os.environ.pop("TOOLKIT_CLUSTER_DIR")
-        os.environ.update(before)
+        _cluster(place, "down")
 
 
-def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
-    chosen = (workshop.partition,) if workshop.partition else ()
-    if name == "local":
-        return from_options(
-            nodes=nodes,
-            cpus=8,
-            memory="16G",
-            gpus=str(workshop.most_gpus),
-            gpu_type=None,
-            partitions=chosen,
-            accounting=False,
-        )
-    shape, _ = imitate(sites.load(name), most=nodes, chosen=chosen)
-    return shape if packages.has_submit_plugin() else msgspec.structs.replace(shape, job_submit="")
+def _cluster(place: Path, verb: str, *options: str) -> None:
+    """Run `toolkit cluster` for the cluster in the directory of a rehearsal."""
+    words = (sys.executable, "-m", "toolkit", "--on", "", "cluster", verb, "--name", NAME)
+    env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(place / "c")}
+    shell.run((*words, *options), env=env)
 
 
 def _write_site(name: str, etc: Path) -> None:
@@ -143,7 +126,6 @@ def _clear(place: Path, progress: Progress) -> None:
     """Remove the cluster and the users of a killed rehearsal."""
     progress.begin("clean up", f"{place.name}, of a rehearsal that was killed")
     if (place / "c").is_dir():
-        with _clusters_in(place):
-            down(NAME, progress)  # all processes in it end
+        _cluster(place, "down")  # all processes in it end
     accounts.remove_users(place / HOME)
     progress.end()
