@@ -61,7 +61,7 @@ ACTING = frozenset(
             "jobs copy",
             "notebook start",
         ),
-        *(f"cluster {name}" for name in "cut down exec join kill shell start up".split()),
+        *(f"cluster {name}" for name in "cut down exec join kill start up".split()),
         *(f"image {name}" for name in "build check copy import lock new".split()),
         *(f"image {name}" for name in "prune pull push remove sign verify".split()),
         *("image verify-signature", "site init", "site use"),

@@ -28,36 +28,6 @@ def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form():
     assert found is None, "a job without a table has not measured"
 
 
-def test_what_our_own_script_tells_is_read():
-    told = {
-        "bytes": 1024,
-        "sums": 3,
-        "microseconds": 5.0,
-        "algorithm_gb_per_s": 0.2,
-        "bus_gb_per_s": 0.2,
-        "wrong": 1,
-    }
-    results = {
-        "backend": "gloo",
-        "device": "cpu",
-        "world_size": 2,
-        "wrong": 1,
-        "rows": [told],
-        "bus_gb_per_s": 0.2,
-    }
-    found = allreduce.measured("auto", "2 nodes x 1 rank", 2, results, (), "run-0001")
-    assert found is not None
-    assert (found.backend, found.ranks, found.wrong, found.rows[0].microseconds) == (
-        "gloo",
-        2,
-        1,
-        5.0,
-    )
-    assert (
-        allreduce.measured("auto", "2 nodes x 1 rank", 2, {"accuracy": 1}, (), "run-0001") is None
-    )
-
-
 @pytest.mark.parametrize("backend", allreduce.BACKENDS)
 def test_each_backend_has_a_launcher_and_a_script(backend):
     entry = allreduce.BACKENDS[backend]

@@ -389,24 +389,6 @@ def test_what_nodes_share_below_tmp(monkeypatch):
     assert not below_private("/tmpfiles/x")
 
 
-def test_the_daemons_that_stopped_themselves_are_named(paths):
-    paths.logs.mkdir(parents=True)
-    assert waiting.fatal_errors(paths) == {}
-    line = "fatal: Unable to determine this slurmd's NodeName"
-    for name in ("nid002", "nid001"):
-        (paths.logs / f"slurmd.{name}.out").write_text(f"slurmd: {line}\n")
-    paths.log_of("slurmd.nid001").write_text(f"[2026-11-22T10:00:00.000] {line}\nend\n")
-    paths.log_of("slurmctld").write_text("[2026-11-22T10:00:00.000] error: not fatal\n")
-    error = "slurmd: error: cannot create auth context\n"
-    (paths.logs / "slurmd.nid003.out").write_text(
-        f"slurmd: error: other\n{error}slurmd: error: slurmd initialization failed\n"
-    )
-    assert waiting.fatal_errors(paths) == {
-        "cannot create auth context": ("slurmd.nid003",),
-        "Unable to determine this slurmd's NodeName": ("slurmd.nid001", "slurmd.nid002"),
-    }
-
-
 def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths):
     paths.run.mkdir(parents=True)
     paths.logs.mkdir()

@@ -182,32 +182,6 @@ def test_opening_after_an_interruption_gives_participants_their_rights(tmp_path,
     assert (tmp_path / "results").stat().st_mode & 0o7777 == 0o3733
 
 
-_PACK = """
-import os, signal, sys
-from pathlib import Path
-from tests.progress import Silent
-from toolkit.workshops import pack
-class Killed(Silent):
-    def begin(self, step, detail="", expected=None):
-        if step == "images":
-            os.kill(os.getpid(), signal.SIGKILL)
-pack.pack(Path(sys.argv[1]), Path(sys.argv[2]), Killed())
-"""
-
-
-def test_what_a_killed_pack_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "there").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    folder, target = fixtures.write_folder(tmp_path / "first"), tmp_path / "there/workshop.tar"
-    words = (sys.executable, "-c", _PACK, str(folder), str(target))
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
-    assert [path.name[:14] for path in target.parent.iterdir()] == [".workshop.tar."]
-    packs(folder, target)
-    assert list(target.parent.iterdir()) == [target]
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
 _JOIN = """
 import sys, time
 from toolkit.cli import main
