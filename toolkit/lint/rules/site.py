@@ -11,9 +11,7 @@ from toolkit.lint.script import Script
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.quoting import sbatch
 from toolkit.rules import options, partition
-from toolkit.sites import comment_example
 
 
 @check(
@@ -41,10 +39,8 @@ def _site(script: Script) -> Iterator[Result]:
         directive, _ = own or next(script.options("partition"), (script.directives[0], None))
         is_removable = place in site.forbidden and len(directive.options) == 1
         edits = [Edit(line=directive.line, text=None)] if own and is_removable else []
-        fix = finding.advice
-        if place == "comment" and site.comment:
-            fix = f"#SBATCH --comment={sbatch(comment_example(site.comment))}"
-        yield at(directive.line, f"--{place}: {finding.cause}", edits=edits, fix=fix)
+        message = f"--{place}: {finding.cause}"
+        yield at(directive.line, message, edits=edits, fix=finding.advice)
 
 
 def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
