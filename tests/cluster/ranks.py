@@ -90,5 +90,5 @@ def wait_for(
         answered = time.monotonic()
         assert answered < until, f"waited {seconds:g} s for {what}\n{says()}"
         # What starts a program to ask leaves the processor to those it waits for.
-        time.sleep(max(0.05, 2 * (answered - asked)))
+        time.sleep(max(0.05, 4 * (answered - asked)))
         asked = time.monotonic()

@@ -41,6 +41,7 @@ def store(pytorch_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.long  # beside it: the manifest and the extension of test_image_locked.py
 def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store):
     done = store.build('packages = ["einops"]')
     assert done.returncode == 0, done.stderr

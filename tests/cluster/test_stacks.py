@@ -85,7 +85,9 @@ def standing(answer: dict[str, Any]) -> list[str]:
     return [rank["text"] for rank in answer["ranks"]]
 
 
-@pytest.mark.parametrize("launcher", SCRIPTS)
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "mpi", pytest.param("horovod", marks=pytest.mark.long)]
+)
 def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
     launcher, toolkit, pytorch_image, shared_dir
 ):
@@ -123,6 +125,7 @@ def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
     assert "is not running" in refused.stderr
 
 
+@pytest.mark.slow("a time limit is whole minutes, and Slurm looks each half of one")
 def test_a_job_that_ends_at_its_time_limit_says_where_each_rank_was(
     toolkit, pytorch_image, shared_dir
 ):

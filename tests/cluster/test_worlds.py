@@ -36,7 +36,7 @@ for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
 """
 MPI = "from mpi4py import MPI\nprint('size', MPI.COMM_WORLD.size, flush=True)\n"
 CASES = [
-    ("torchrun", ALONE, "4 ranks trained alone: world size 1 each", "size 1"),
+    ("srun", ALONE, "4 ranks trained alone: world size 1 each", "size 1"),
     ("srun", ON_NODES, "4 ranks trained in 2 groups of 2, which never met", "size 2"),
     ("srun", _WITHOUT + HOROVOD, "4 ranks trained alone: world size 1 each", "size 1"),
     ("mpi", MPI, "", "size 4"),
