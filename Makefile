@@ -14,7 +14,7 @@ PARALLEL = --junitxml build/$@.xml -n $(WORKERS) --dist
 BY_FILE := loadfile --no-loadscope-reorder
 # What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.
 CHOSEN  := not long
-BUILT   := pytorch_cpu
+BUILT   := pytorch_cpu tests/cluster/notebook_cpu.toml
 STORE   := $(or $(TOOLKIT_TEST_IMAGES),$(HOME)/.cache/toolkit-tests/images)
 SUITE   := trixie
 # Beside them, of the fault tests: runs at the same time, and a run that is killed in between.
@@ -53,7 +53,7 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 	@$(MAKE) --no-print-directory test-cluster
 
 test-all: ## every test, also the costly variations of others (about two hours)
-	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
+	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='$(BUILT) tensorflow_cpu ray_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) worksteal tests/unit

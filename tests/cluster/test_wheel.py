@@ -36,12 +36,12 @@ def installed(toolkit_env: dict[str, str]) -> Path:
     place = Path(toolkit_env["TOOLKIT_CLUSTER_DIR"]) / "wheel"
     place.mkdir()
     pip = "-m pip --quiet --disable-pip-version-check".split()
-    build = ("wheel", "--no-deps", "--wheel-dir", str(place), str(CHECKOUT))
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(CHECKOUT))
     subprocess.run([sys.executable, *pip, *build], check=True)
-    subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
     (wheel,) = place.glob("*.whl")
-    python = str(place / "venv/bin/python")
-    subprocess.run([python, *pip, "install", f"{wheel}[submit]"], check=True)
+    install = ("--python", str(place / "venv/bin/python"), "install", f"{wheel}[submit]")
+    subprocess.run([sys.executable, *pip, *install], check=True)
     return place / "venv/bin"
 
 
