@@ -252,7 +252,9 @@ class _Program:
             elif file not in self.files:
                 self.queue[file] = statement.is_certain or self.queue.get(file, False)
         if specs and not statement.level:
-            self.show(_place(specs[0]), f"{self.name(statement.file)} imports {statement.top}")
+            # The directory of a package, or the file of a module.
+            place = [*(specs[0].submodule_search_locations or ()), specs[0].origin or ""][0]
+            self.show(Path(place), f"{self.name(statement.file)} imports {statement.top}")
             self.unread |= set() if files else {statement.top}  # a directory of that name
         elif not statement.level and statement.top != "__main__":
             self.missing.append(statement)
@@ -484,11 +486,6 @@ def _spec(directory: str, name: str) -> ModuleSpec | None:
 @lru_cache
 def _finder(directory: str) -> FileFinder:
     return FileFinder(directory, (SourceFileLoader, _ENDINGS))
-
-
-def _place(spec: ModuleSpec) -> Path:
-    """Return the directory of a package, or the file of a module."""
-    return Path([*(spec.submodule_search_locations or ()), spec.origin or ""][0])
 
 
 def _nearby(folder: Path, directory: Path) -> Iterator[Path]:

@@ -27,7 +27,7 @@ from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
-from toolkit.runs import forward, status
+from toolkit.runs import forward, ssh, status
 from toolkit.runs.run import Run
 from toolkit.scripts import script
 
@@ -157,7 +157,7 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path):
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Server:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssh.Door:
     """The way to a server of an array of two elements on one node."""
     states = [JobState(job_id=number, state="RUNNING", nodes="nid001") for number in (71, 72)]
     monkeypatch.setattr(status, "running", lambda _: states)
@@ -167,13 +167,13 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Server:
 
 
 def test_the_first_element_of_an_array_is_reached(server):
-    assert (server.door.node, server.door.job_id, server.target) == ("nid001", 71, "8888")
+    assert (server.node, server.job_id, server.target) == ("nid001", 71, "8888")
 
 
 def test_a_job_that_was_requeued_to_another_node_has_ended(server):
-    assert server.door.is_running()
-    assert not server.door._replace(node="nid002").is_running()
-    assert not server.door._replace(job_id=70).is_running()  # another element, which has ended
+    assert server.is_running()
+    assert not server._replace(node="nid002").is_running()
+    assert not server._replace(job_id=70).is_running()  # another element, which has ended
 
 
 def newest(runs: Path) -> str:
@@ -206,15 +206,15 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, mon
 def test_a_server_that_does_not_listen_yet(server, monkeypatch):
     monkeypatch.setattr(forward, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        forward.server(server.door.run)
+        forward.server(server.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(server, monkeypatch):
-    run = server.door.run.directory
+    run = server.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
     monkeypatch.setattr(forward, "is_notebook", lambda _: True)
-    assert forward.server(server.door.run).token == "secret"
+    assert forward.server(server.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        forward.server(server.door.run)
+        forward.server(server.run)

@@ -171,7 +171,7 @@ def test_servers_and_nodes_have_sockets_of_their_own(tmp_path, monkeypatch):
     run = Run(tmp_path / "runs/train-0001")
 
     def name(where: str, node: str = "") -> str:
-        return forward.socket_path(forward.Server(ssh.Door(run, 7, node), where)).name
+        return forward.socket_path(ssh.Door(run, 7, node, where)).name
 
     places = [
         ("6006", "nid001"),

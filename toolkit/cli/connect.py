@@ -43,6 +43,7 @@ from toolkit.runs import follow, forward, interactive
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
+from toolkit.runs.ssh import Door
 from toolkit.runs.submit import submit
 from toolkit.shell import interrupted_by_signals
 from toolkit.slurm import configured_wait, patiently
@@ -233,14 +234,14 @@ def forward_server(
       toolkit forward train-0007 /tmp/debug.sock --port 5678
       toolkit forward train-0007 8265 --node nid002
     """
-    server = forward.locate(find(run, runs), target, node=node)
-    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(server))
-    own = int(server.target) if server.target.isdigit() else FIRST_PORT
-    return carry(server, entrance, port or listen or own, as_json=as_json)
+    door = forward.locate(find(run, runs), target, node=node)
+    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(door))
+    own = int(door.target) if door.target.isdigit() else FIRST_PORT
+    return carry(door, entrance, port or listen or own, as_json=as_json)
 
 
 def carry(
-    server: forward.Server,
+    door: Door,
     entrance: forward.Entrance,
     port: int,
     path: str = "/",
@@ -250,20 +251,20 @@ def carry(
     """Print how to connect, carry connections until the job ends, and return the exit code.
 
     Args:
-        server: a server on a node.
+        door: to a server on a node.
         entrance: the place at which connections arrive.
         port: of the user's own machine.
         path: of the address in a browser.
         as_json: print the way in for programs.
     """
-    run, is_shown = server.door.run, False
+    run, is_shown = door.run, False
     entrance.require_free()
     try:
         with interrupted_by_signals():
-            for subject, text in forward.carry(server, entrance):
+            for subject, text in forward.carry(door, entrance):
                 if subject == "connected" and not is_shown:
                     is_shown = True
-                    _show_way_in(server, entrance, port, path, as_json=as_json)
+                    _show_way_in(door, entrance, port, path, as_json=as_json)
                 else:
                     console.say(subject, text)
     except KeyboardInterrupt:
@@ -274,11 +275,11 @@ def carry(
 
 
 def _show_way_in(
-    server: forward.Server, entrance: forward.Entrance, port: int, path: str, *, as_json: bool
+    door: Door, entrance: forward.Entrance, port: int, path: str, *, as_json: bool
 ) -> None:
     data = {
-        "run": server.door.run.name,
-        "node": server.door.node,
+        "run": door.run.name,
+        "node": door.node,
         "ssh": ""
         if entrance.port or "TOOLKIT_HOP" in os.environ
         else forward.ssh_command(port, entrance.path),
@@ -412,10 +413,10 @@ def _connect(
     run: Run, port: int | None, socket_path: Path | None, listen: int | None, *, as_json: bool
 ) -> int:
     """Carry connections to the server of a notebook until the job ends."""
-    server = forward.server(run)
-    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(server))
-    path = f"/lab?token={server.token}"
-    code = carry(server, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
+    door = forward.server(run)
+    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(door))
+    path = f"/lab?token={door.token}"
+    code = carry(door, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
     else:

@@ -255,6 +255,6 @@ def announce(plan: Plan) -> None:
 
     An example is ``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``.
     """
-    launch = f"{plan.launch.launcher} ({plan.launch.reason})"
+    launch = f"{plan.launch.launcher} ({plan.origins.get('launcher', 'default')})"
     say("plan", f"{plan.shape}, {launch}, {plan.container.shown}, site {plan.site}")
     warn(plan)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownLauncherError
 from toolkit.launchers import mpi, others, torch
 from toolkit.launchers.base import Launcher
-from toolkit.model.case import SHELLS, Case
+from toolkit.model.case import SHELLS, Case, has_any
 from toolkit.units import counted
 
 LAUNCHERS = {
@@ -137,7 +137,7 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("spawn", _spawns),
     ("srun", torch.wants_task_per_device),
     # torch.distributed may meet by mpi4py: under torchrun each of its ranks would be alone in MPI.
-    ("mpi", lambda case: "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""),
+    ("mpi", lambda case: "imports mpi4py" if has_any(case.source.certain, ("mpi4py",)) else ""),
     ("srun", _reads_slurm),
     ("torchrun", _imports("torch.distributed")),
     ("torchrun", _calls("uses DistributedDataParallel", "DistributedDataParallel")),

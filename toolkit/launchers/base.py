@@ -29,7 +29,6 @@ def default(case: Case, environment: Mapping[str, str] | None = None, **changes:
     assert launcher is not None
     decided: dict[str, Any] = {
         "launcher": launcher.name,
-        "reason": case.origins.get("launcher", "default"),
         "ntasks_per_node": 1 if launcher.is_per_node else ranks,
         "cpus_per_task": share * ranks if launcher.is_per_node else share,
         "environment": {"OMP_NUM_THREADS": str(share), **(environment or {})},

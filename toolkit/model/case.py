@@ -113,7 +113,8 @@ class Import(NamedTuple):
     within: str = ""
 
 
-def _has_any(names: Iterable[str], modules: Iterable[str]) -> bool:
+def has_any(names: Iterable[str], modules: Iterable[str]) -> bool:
+    """Return whether one of the modules, or a submodule of one, is among the names."""
     starts = tuple(f"{module}." for module in modules)
     return any(f"{name}.".startswith(starts) for name in names)
 
@@ -159,11 +160,7 @@ class Source(NamedTuple):
 
     def imports_any(self, *modules: str) -> bool:
         """Return whether one of the modules, or a submodule of one, is imported."""
-        return _has_any(self.imports, modules)
-
-    def certainly_imports(self, *modules: str) -> bool:
-        """Return whether every run imports one of the modules, or a submodule of one."""
-        return _has_any(self.certain, modules)
+        return has_any(self.imports, modules)
 
     def calls_any(self, *names: str) -> bool:
         """Return whether a function or class of one of these names is called.

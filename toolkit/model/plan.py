@@ -177,7 +177,6 @@ class Launch(Record, frozen=True, kw_only=True):
 
     Attributes:
         launcher: name of the launcher.
-        reason: why this launcher was chosen.
         ntasks_per_node: tasks that Slurm starts on each node.
         cpus_per_task: CPUs for each of these tasks; None: nodes differ, and Slurm counts CPUs by
             GPU.
@@ -197,7 +196,6 @@ class Launch(Record, frozen=True, kw_only=True):
     """
 
     launcher: str
-    reason: str
     ntasks_per_node: int
     cpus_per_task: int | None
     mpi: str | None = None

@@ -77,7 +77,7 @@ def gather(
     recorded = target.repeats.plan if target.repeats else None
     if recorded:  # its settings are those of the files and variables of its day
         layers = [own, flags]
-        was_chosen = recorded.launch.reason.startswith(f"{target.name} ")
+        was_chosen = recorded.origins.get("launcher", "").startswith(f"{target.name} ")
         if was_chosen and _RANKS.intersection(flags.values):  # on which the choice depends
             layers.insert(1, Layer("default", {"launcher": "auto"}))
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)

@@ -242,9 +242,7 @@ def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
     again = convert(data, Plan)
     now = dict(fresh.directives)
     after = ("dependency", "kill-on-invalid-dep")
-    # Why the launcher was chosen is no difference: now it is a recorded setting.
-    alike = replace(fresh, launch=replace(fresh.launch, reason=again.launch.reason))
-    changed = [name for name in _FROM_OUTSIDE if getattr(again, name) != getattr(alike, name)]
+    changed = [name for name in _FROM_OUTSIDE if getattr(again, name) != getattr(fresh, name)]
     text = f"the site, the image or the toolkit has changed; as recorded: {', '.join(changed)}"
     return replace(
         again,

@@ -38,6 +38,7 @@ from toolkit.quoting import shell
 from toolkit.runs import ssh, status
 from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
+from toolkit.runs.ssh import Door
 from toolkit.trust import require_trusted
 
 LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
@@ -45,20 +46,6 @@ _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a li
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds before the next try
 _ANSWER_SECONDS = 30.0
 _READY = "connected: it forwards"
-
-
-class Server(NamedTuple):
-    """A server on a node of a run.
-
-    Attributes:
-        door: the way to the node.
-        target: a port, or the path of a Unix socket.
-        token: of the server of a notebook.
-    """
-
-    door: ssh.Door
-    target: str
-    token: str = ""
 
 
 class Entrance(NamedTuple):
@@ -182,19 +169,19 @@ def target(text: str) -> str:
     )
 
 
-def locate(run: Run, where: str, *, node: str | None = None) -> Server:
+def locate(run: Run, where: str, *, node: str | None = None) -> Door:
     """Return a server on a node of a run, by default the first; errors as ``ssh.locate``."""
-    return Server(ssh.locate(run, node=node), target(where))
+    return ssh.locate(run, node=node)._replace(target=target(where))
 
 
-def socket_path(server: Server) -> Path:
+def socket_path(door: Door) -> Path:
     """Return the default path of the socket on this host.
 
     An example is ``/tmp/toolkit-1000/train-0007-5f3a9c-6006``. Runs of several directories have the
     same name, several nodes the same port, and several servers the same name of a socket, so part
     of a hash of all of them is in it.
     """
-    run, node, where = server.door.run, server.door.node, server.target
+    run, node, where = door.run, door.node, door.target
     words = (os.fsencode(run.directory.resolve()), os.fsencode(node), os.fsencode(where))
     own = hashlib.sha256(b"\0".join(words)).hexdigest()[:6]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", Path(where).name)[-_LONGEST_NAME:]  # ssh splits at ":"
@@ -206,7 +193,7 @@ def _forwarded(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace("%", "%%")
 
 
-def carry(server: Server, entrance: Entrance) -> Iterator[tuple[str, str]]:
+def carry(door: Door, entrance: Entrance) -> Iterator[tuple[str, str]]:
     """Carry connections to a server until the job ends; connect again if the step is lost.
 
     Yields:
@@ -215,15 +202,15 @@ def carry(server: Server, entrance: Entrance) -> Iterator[tuple[str, str]]:
     Raises:
         CommandFailedError: there was no connection at all.
     """
-    door, pause, was_open = server.door, _FIRST_PAUSE, False
+    pause, was_open = _FIRST_PAUSE, False
     while True:
         is_open, lines = False, deque[str](maxlen=5)
-        for line in _connection(server, entrance):
+        for line in _connection(door, entrance):
             if line == _READY:
                 is_open, pause = True, _FIRST_PAUSE
                 yield "connected", f"to {door.node}{' again' if was_open else ''}"
             elif line.startswith("channel "):
-                yield "refused", f"{server.target} of {door.node}: {line.partition(': ')[2]}"
+                yield "refused", f"{door.target} of {door.node}: {line.partition(': ')[2]}"
             elif line.strip():
                 lines.append(line)
         was_open = was_open or is_open
@@ -244,9 +231,9 @@ def carry(server: Server, entrance: Entrance) -> Iterator[tuple[str, str]]:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _connection(server: Server, entrance: Entrance) -> Iterator[str]:
+def _connection(door: Door, entrance: Entrance) -> Iterator[str]:
     """Run an ssh that forwards; yield the lines that it prints, and _READY once it forwards."""
-    place = server.target
+    place = door.target
     place = _forwarded(place) if place.startswith("/") else f"localhost:{place}"
     options = (
         *("-N", "-T", "-oBatchMode=yes", "-oExitOnForwardFailure=yes"),
@@ -254,7 +241,7 @@ def _connection(server: Server, entrance: Entrance) -> Iterator[str]:
         *(f"-oLocalCommand=echo {_READY}", "-L", f"{entrance.address}:{place}"),
     )
     process = programs.start(
-        server.door.client(options, "image", server.target),
+        door.client(options, "image", door.target),
         env=ssh.environment(),
         stderr=subprocess.STDOUT,
         new_session=True,
@@ -326,7 +313,7 @@ def others(runs: Path, directory: Path) -> list[str]:
     return [row.run for row in rows if row.state in ("PENDING", "RUNNING")]
 
 
-def server(run: Run) -> Server:
+def server(run: Run) -> Door:
     """Return the server of a notebook, and its token.
 
     Raises:

@@ -51,11 +51,15 @@ class Door(NamedTuple):
         run: the job's.
         job_id: of the job, or of an element of its array.
         node: its name.
+        target: a server on it: a port, or the path of a Unix socket.
+        token: of that server, if it is that of a notebook.
     """
 
     run: Run
     job_id: int
     node: str
+    target: str = ""
+    token: str = ""
 
     def is_running(self) -> bool:
         """Return whether the job runs on the node."""

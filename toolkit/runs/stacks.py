@@ -109,10 +109,6 @@ def parse(text: str, main: str) -> list[Stacks]:
     return [{ident: tuple(rows) for ident, rows in dump.items()} for dump in dumps]
 
 
-def _is_own(frame: Frame) -> bool:
-    return not (PACKAGED.search(frame.file) or frame.file.startswith("<"))
-
-
 def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> str:
     """Return the activity of a thread after a subject: ``waits in all_reduce (train.py:31)``.
 
@@ -122,7 +118,9 @@ def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> str:
         frames: of the thread, the innermost first.
         code: returns the line of a frame's file, or an empty string.
     """
-    number = next((at for at, frame in enumerate(frames) if _is_own(frame)), len(frames))
+    files = (frame.file for frame in frames)
+    own_ones = (not (PACKAGED.search(file) or file.startswith("<")) for file in files)
+    number = next((at for at, is_own in enumerate(own_ones) if is_own), len(frames))
     inner, own = frames[:number], frames[number] if number < len(frames) else None
     place = f" ({own.place})" if own else ""
     for frame in reversed(inner):

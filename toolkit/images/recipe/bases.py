@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from toolkit.errors import ToolkitError
-from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
     ABSOLUTE,
     DEBIAN_PACKAGE,
@@ -14,8 +14,10 @@ from toolkit.images.recipe.block import (
     SIF_VARIABLES,
     require_all,
 )
-from toolkit.images.recipe.catalogue import Release
 from toolkit.model.base import Model
+
+if TYPE_CHECKING:
+    from toolkit.images.recipe.catalogue import Release
 
 # What a base may hold, by the names of blocks and of what blocks need.
 HOLDABLE = ("compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch")
@@ -239,6 +241,8 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
         Raises:
             ValueError: The catalogue has none; gives the nearest name.
         """
+        from toolkit.images.recipe import catalogue  # other bases have no entry in it
+
         try:
             return catalogue.find(self.framework, self.release)
         except ToolkitError as error:
