@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -192,6 +193,14 @@ def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_ans
     assert followed(run, monkeypatch, *gaps)[-1] == "Outcome"
     with pytest.raises(JobLostError):
         followed(run, monkeypatch, "RUNNING", "", "", "")
+
+
+@pytest.mark.usefixtures("clock", "slurm")
+@pytest.mark.parametrize(("cluster", "most"), [(None, 500), ("mine", 110)])
+def test_a_local_cluster_is_asked_each_second(cluster, most, tmp_path, monkeypatch):
+    run = new_run(tmp_path / "x-0001", 7, cluster=cluster)
+    assert followed(run, monkeypatch, *["RUNNING"] * 100, "COMPLETED")[-1] == "Outcome"
+    assert most / 2 < time.monotonic() <= most
 
 
 def test_an_interactive_run_shows_its_warnings(tmp_path, monkeypatch, capsys):

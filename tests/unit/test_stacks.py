@@ -261,7 +261,7 @@ def followed(
             return {7: JobState(job_id=7, state=next(states), nodes="nid001", command=command)}
 
     paths.client = cast(Any, Client())
-    monkeypatch.setattr(follow, "_pause", lambda _: 0.0)
+    monkeypatch.setattr(follow, "_pause", lambda *_: 0.0)
     monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.0)
     ended = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
     monkeypatch.setattr(follow, "finish", lambda *_: ended)

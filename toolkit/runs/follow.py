@@ -54,12 +54,13 @@ def _ended_text(run: Run) -> str:
     return f"{text}: toolkit stacks {run.word}" if text and stacks.can_answer(run.plan) else text
 
 
-def _pause(waited: float) -> float:
+def _pause(run: Run, waited: float) -> float:
     """Return the seconds until Slurm is asked again: few for short jobs, more for long ones.
 
-    The controller serves a whole site.
+    The controller serves a whole site, but for that of a local cluster.
     """
-    return min(10.0, max(0.3, waited / 20))
+    most = 1.0 if run.job is not None and run.job.cluster else 10.0
+    return min(most, max(0.3, waited / 20))
 
 
 def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
@@ -112,6 +113,6 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
             raise TimeoutError(
                 f"job {job_id} has not ended in {(queried - began) / 60:.0f} minutes"
             )
-        while time.monotonic() - queried < _pause(queried - began):
+        while time.monotonic() - queried < _pause(run, queried - began):
             time.sleep(max(_READ_SECONDS, tail.cost / _READ_SHARE))
             yield from tail.read()
