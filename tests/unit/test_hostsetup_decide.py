@@ -18,7 +18,7 @@ from toolkit.hostsetup.decide import (
     decide,
     obstacle,
 )
-from toolkit.hostsetup.facts import operating_system, own_slurm
+from toolkit.hostsetup.facts import operating_system
 
 BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
@@ -123,21 +123,3 @@ def test_adjustments(change, kind, first):
 )
 def test_the_family_of_a_system(text, family):
     assert operating_system(text, "x86_64").family == family
-
-
-SITE = "/opt/slurm/bin/sbatch"
-
-
-@pytest.mark.parametrize(
-    ("sbatch", "from_debian", "configured", "found"),
-    [
-        (None, False, False, None),
-        (None, True, False, None),
-        (SITE, False, False, SITE),
-        (SITE, False, True, SITE),
-        ("/usr/bin/sbatch", True, False, None),  # installed for the local cluster
-        ("/usr/bin/sbatch", True, True, "/usr/bin/sbatch"),
-    ],
-)
-def test_whose_slurm_it_is(sbatch, from_debian, configured, found):
-    assert own_slurm(sbatch, from_debian=from_debian, configured=configured) == found

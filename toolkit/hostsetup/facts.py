@@ -97,19 +97,13 @@ def _user_name() -> str:
 
 
 def _own_slurm() -> str | None:
-    configured = "SLURM_CONF" in os.environ or any(
+    """Return the ``sbatch`` of a Slurm that is in use, or is not of Debian's packages."""
+    is_used = "SLURM_CONF" in os.environ or any(
         Path(path).exists() for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
     )
-    return own_slurm(
-        shell.which("sbatch"),
-        from_debian=Path("/var/lib/dpkg/info/slurm-client.list").exists(),
-        configured=configured,
-    )
-
-
-def own_slurm(sbatch: str | None, *, from_debian: bool, configured: bool) -> str | None:
-    """Return the ``sbatch`` of a Slurm that is in use, or is not of Debian's packages."""
-    return sbatch if configured or not from_debian else None
+    # One of Debian's was installed for the local cluster.
+    is_debians = Path("/var/lib/dpkg/info/slurm-client.list").exists()
+    return shell.which("sbatch") if is_used or not is_debians else None
 
 
 def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
