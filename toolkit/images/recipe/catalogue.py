@@ -62,12 +62,6 @@ class Release(Model, frozen=True, kw_only=True):
         return f"{self.framework}:{self.release}"
 
     @property
-    def month(self) -> tuple[int, int]:
-        """Return year and month as numbers, for comparing: ``(22, 3)``."""
-        year, _, month = self.release.partition(".")
-        return int(year), int(month)
-
-    @property
     def reference(self) -> str:
         """Return the image reference: ``nvcr.io/nvidia/pytorch:22.03-py3``."""
         return self.facts["reference"].value
@@ -120,7 +114,7 @@ def list_releases() -> tuple[Release, ...]:
     return tuple(
         sorted(
             (_release(entry, written) for entry in written.releases),
-            key=lambda release: (release.framework, *(-part for part in release.month)),
+            key=lambda release: (release.framework, *(-part for part in numbers(release.release))),
         )
     )
 
