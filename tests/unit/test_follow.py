@@ -6,18 +6,14 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.run_fixtures import DONE, Slurm, new_run
-from tests.unit.samples import make_case
 from toolkit.api import run as running
-from toolkit.cli import connect as shell
 from toolkit.cli import follow as shown
 from toolkit.cli.main import cli
 from toolkit.cli.shared import DETACHED
@@ -26,7 +22,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import follow, interactive
+from toolkit.runs import follow
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
@@ -201,19 +197,3 @@ def test_a_local_cluster_is_asked_each_second(cluster, most, tmp_path, monkeypat
     run = new_run(tmp_path / "x-0001", 7, cluster=cluster)
     assert followed(run, monkeypatch, *["RUNNING"] * 100, "COMPLETED")[-1] == "Outcome"
     assert most / 2 < time.monotonic() <= most
-
-
-def test_an_interactive_run_shows_its_warnings(tmp_path, monkeypatch, capsys):
-    run = new_run(tmp_path / "x-0001")
-    monkeypatch.setattr(shell, "write", lambda _: run)
-    monkeypatch.setattr(shell, "local_name", lambda _: None)
-    monkeypatch.setattr(shell, "show", lambda *_, **__: 3)
-    for name in ("start", "wait_for_nodes"):
-        monkeypatch.setattr(interactive, name, lambda *_: None)
-    monkeypatch.setattr(interactive, "released_after", lambda *_: nullcontext())
-    case = make_case({"interactive": True})
-    run.plan = replace(run.plan, warnings=("there is no end to it",), notes=("as a shell",))
-    assert shell.run_interactively(case) == 3
-    said = capsys.readouterr().err
-    assert "warning    there is no end to it" in said
-    assert "note       as a shell" in said
