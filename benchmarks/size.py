@@ -25,7 +25,10 @@ NODES, FAILED = 1000, 503
 _RUN = ("run", "--launcher", "none", "--runtime", "none", "--nodes")
 _RANK = f"""\
 for step in {{1..20}}; do echo "step $step  loss 0.$RANDOM  ............................"; done
-[ "$SLURM_PROCID" != {FAILED} ] || {{ echo "KeyError: 'weights'" >&2; exit 1; }}"""
+[ "$SLURM_PROCID" != {FAILED} ] && exit
+echo "Traceback (most recent call last):" >&2
+echo "KeyError: 'weights'" >&2
+exit 1"""
 
 
 class Ended(NamedTuple):
@@ -109,7 +112,7 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
         plain = timed((*on_login, peer), directory)
         readings.append(beside(f"toolkit {ours}", own, plain, peer, 1))
     explained = ended((*runner.TOOLKIT, "explain"), directory, directory / "explained")
-    is_named = f"rank {FAILED} on " in (directory / "explained").read_text()
+    is_named = f" {FAILED} on nid" in (directory / "explained").read_text()
     searched = timed(("grep", "-rlE", "Error|error", str(directory / "runs")), directory, 3)
     readings += [
         beside("toolkit explain of its logs", explained.seconds, searched, "grep -r", 5),
