@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,12 +16,10 @@ from toolkit.planning.cluster import find_cluster
 from toolkit.planning.settings import chosen
 from toolkit.runs import efficiency, status
 from toolkit.runs.directories import find
+from toolkit.runs.run import Run
 from toolkit.slurm import accounting
 from toolkit.slurm.client import Client
 from toolkit.units import human_time, or_dash
-
-if TYPE_CHECKING:
-    from toolkit.runs.run import Run
 
 _BAR = 20  # characters
 _MOST_GPUS = 16  # that are shown one by one

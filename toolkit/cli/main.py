@@ -154,7 +154,7 @@ COMMANDS: Commands = {
         "results": ("runs:results", "Show the results of a run, or of each point of a sweep."),
         "ssh": ("ssh:ssh_command", "Open a session on a node of a running job, in its image."),
         "stacks": (
-            "runs:stacks",
+            "runs:ask_stacks",
             "Ask the ranks of a running job where they are, such as one that hangs.",
         ),
         "top": ("runs:top", "Show what a running job uses: CPU, memory, GPUs."),

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -21,14 +20,12 @@ from toolkit.cli.shared import (
     runs_option,
 )
 from toolkit.errors import JobLostError, LauncherMismatchError, ToolkitError, UsageError
-from toolkit.runs import directories, logs, status
+from toolkit.runs import directories, logs, processes, records, stacks, status
 from toolkit.runs.directories import find
+from toolkit.runs.processes import Gpu, Process
 from toolkit.runs.run import Run
+from toolkit.runs.stacks import Standing
 from toolkit.units import counted, human_age, human_size, human_time
-
-if TYPE_CHECKING:
-    from toolkit.runs.processes import Gpu, Process
-    from toolkit.runs.stacks import Standing
 
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
 _MOST_RUNS = 20
@@ -235,8 +232,6 @@ def top(run: str | None, show_all: bool, every: int | None, as_json: bool, runs:
       toolkit top --every 5 train-0007
       toolkit top --json train-0007
     """
-    from toolkit.runs import processes
-
     chosen = find(run, runs)
     running = status.require_running(chosen)
     while running:
@@ -294,7 +289,7 @@ def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
 @json_option
 @runs_option
 @cluster_option()
-def stacks(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
+def ask_stacks(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
     """Ask the ranks of a running job where they are, such as one that hangs.
 
     Each process of Python writes the stacks of its threads, and goes on. The stacks stay in the
@@ -320,8 +315,6 @@ def stacks(run: str | None, twice: int | None, wait: int, as_json: bool, runs: P
 
 def _ask(run: Run, wait: int) -> tuple[list[Standing], list[Standing]]:
     """Return what all processes of a running job do, and of them those that stand for its ranks."""
-    from toolkit.runs import stacks
-
     run.require_own()
     if not stacks.can_answer(run.plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
@@ -346,8 +339,6 @@ def _show_stacks(
     run: Run, stands: Sequence[Standing], ranks: Sequence[Standing], *, as_json: bool
 ) -> int:
     """Print where ranks are, and the stacks of all threads; return the exit code."""
-    from toolkit.runs import records, stacks
-
     plan = run.plan
     groups = stacks.equal_stacks(stands, ranks)
     text, moved = stacks.summary(ranks, plan), stacks.moved_text(ranks, plan)
