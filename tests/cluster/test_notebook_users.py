@@ -140,7 +140,7 @@ def test_another_user_gets_nothing_of_a_notebook(two_users):
     first, second = two_users
     image = str(first.directory.parent / "notebook_cpu.sif")
     words = ("notebook", "--image", image, "--nodelist", _NODE, "--time", "20")
-    start = (*first.words, first.tool.python, "-m", "toolkit")
+    start = (*first.words, first.tool[0], "-m", "toolkit")
     door = Forward(first.directory.parent, {**os.environ}, *words, command=start)
     token = door.entry["address"].split("token=")[1]
     run = first.directory / "runs/notebook-0001"
