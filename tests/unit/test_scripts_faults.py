@@ -206,8 +206,9 @@ def test_a_retry_is_for_the_infrastructure_and_bounded(tmp_path):
     assert "ended more attempts than --retry 1 allows" in printed
 
 
-def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
+def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path, monkeypatch):
     """A notification that fails is a line of the log; a job that goes back into the queue tells nothing."""
+    monkeypatch.setenv("LC_ALL", "C")
     told = tmp_path / "told"
     words = {"notify": f'echo "$NOTIFY_TEXT" >{told}; exit 7', "env": {"TOK": 's3"cr\\et'}}
     job = Job(tmp_path, {**words, "secret": ("TOK",)}, {})
@@ -219,14 +220,15 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
     late = failure.format(time.time_ns() + 10**10, "OSError", "x")
     (reports / "n1").write_text(failure.format(1, "TypeError", "an attempt before") + late)
     (reports / "n2").write_text(
-        failure.format(time.time_ns(), "KeyError", r"\"a\" s3\"cr\\et\n$(id)")
+        failure.format(time.time_ns(), "KeyError", r"\"a\" s3\"cr\\et\n$(id) xx" + "한" * 200)
     )
     job.leave(3)
     code, printed = job.end()
     assert code == 3
     assert "warning: --notify failed with exit code 7" in printed
     assert re.fullmatch(
-        r"x-0001, job 7: exit code 3 after 0 min; KeyError:  +a +\*{4} \$\(id\)\n", told.read_text()
+        r"x-0001, job 7: exit code 3 after 0 min; KeyError:  +a +\*{4} \$\(id\) xx한{9,}\n",
+        told.read_text("utf-8"),
     )
     told.unlink()
     (tmp_path / "leave").unlink()
