@@ -46,6 +46,10 @@ network() {
     for file in hosts nsswitch.conf; do
         [ ! -e "/etc/$file" ] || mount --bind "$directory/etc/$file" "/etc/$file"
     done
+    if [ "$as_user" = 1 ]; then # sshd gives terminals to the group tty, if there is one; this user cannot
+        grep -v ^tty: /etc/group >"$directory/etc/group"
+        mount --bind "$directory/etc/group" /etc/group
+    fi
     # For programs that call Slurm with an empty environment; all others have SLURM_CONF.
     [ ! -d /etc/slurm ] || mount --bind "$directory/etc" /etc/slurm
     ip link set lo up
