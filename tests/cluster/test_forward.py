@@ -58,6 +58,29 @@ def serving(cluster: str, toolkit: Toolkit, base: Path) -> Iterator[tuple[Path, 
     toolkit("cancel", "web-0001", cwd=directory)
 
 
+def test_a_forward_ends_with_its_server(
+    serving: tuple[Path, str], toolkit_env: dict[str, str]
+) -> None:
+    """Else it would go on to whoever takes the port."""
+    directory, _ = serving
+    there = (sys.executable, "-m", "toolkit", "ssh", "--host", "web-0001", "python3", "-c", _OWN)
+    server = subprocess.Popen(
+        there,
+        **{"cwd": directory, "env": toolkit_env, "text": True},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdin
+    assert server.stdout
+    port = server.stdout.readline().strip()
+    door = Forward(directory, toolkit_env, "forward", "web-0001", port)
+    server.stdin.close()
+    wait_for(lambda: door.says(f"nothing listens on port {port}"), "the end of the forward")
+    assert not door.socket.exists()
+    assert door.end() == 130
+    server.wait(LONG)
+
+
 def test_from_the_login_node_to_a_server_in_a_job(
     serving: tuple[Path, str],
     toolkit_env: dict[str, str],
@@ -282,6 +305,12 @@ def _sruns(cwd: Path) -> list[int]:
     return found
 
 
+_OWN = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 # Listens on a port and on a socket that everybody may connect to, until its input ends.
 _LISTEN = """

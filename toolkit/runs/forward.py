@@ -225,7 +225,7 @@ def carry(door: Door, entrance: Entrance) -> Iterator[tuple[str, str]]:
                 details=lines,
                 next_step=f"what a session says: toolkit ssh --host {door.run.word} true",
             )
-        reason = lines[-1] if lines else "it was closed"
+        reason = lines[0] if lines else "it was closed"
         yield "lost", f"connection to {door.node}: {reason}; next try in {pause:g} s"
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -16,19 +16,33 @@ case ${2-} in
     ;;
 *)
     # Of what listens (state 0A) on the port, at the loopback address or at all: the users.
-    users=$(awk -v port="$(printf %04X "$2")" '
-        { split($2, at, ":") }
-        $4 == "0A" && at[2] == port && at[1] ~ /^0*(0100007F|01000000|FFFF00000100007F)?$/ { print $8 }
-    ' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u)
+    users() {
+        awk -v port="$(printf %04X "$1")" '
+            { split($2, at, ":") }
+            $4 == "0A" && at[2] == port && at[1] ~ /^0*(0100007F|01000000|FFFF00000100007F)?$/ { print $8 }
+        ' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
+    }
+    users=$(users "$2")
     [[ -n $users ]] || refuse "nothing listens on port $2 of $node"
     [[ $users == "$EUID" ]] || refuse "port $2 of $node belongs to another user"
     ;;
 esac
 # Sessions have all CPUs of the job on the node, and not the one that Slurm binds a step of one task to; cgroups keep them within the job's.
 taskset --pid --cpu-list 0-9999 $$ >/dev/null 2>&1
-sshd=$(PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin type -P sshd) ||
+sshd=$(PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin type -P sshd)
+[[ -x $sshd ]] ||
     refuse "$node has no sshd: ask the administrator for openssh-server there, or on a machine of your own: toolkit setup"
 [[ $EUID != 0 ]] || mkdir -p /run/sshd # without which sshd does not start as root
 # The command is for the user's own shell, which may be any. It takes the environment of this process, which sshd leaves out.
-"$sshd" -i -f "$here/sshd_config" -h "$here/host" -o "ForceCommand=bash '${here//\'/\'\\\'\'}/enter' $$ $1"
+start=("$sshd" -f "$here/sshd_config" -h "$here/host" -o "ForceCommand=bash '${here//\'/\'\\\'\'}/enter' $$ $1")
+# At level 1, a bash that sshd starts reads .bashrc, which may print or be slow. OpenSSH 7.4 cannot say it.
+"${start[@]}" -o SetEnv=SHLVL=2 -t 2>/dev/null && start+=(-o SetEnv=SHLVL=2)
+if [[ ${2-} == [0-9]* ]]; then
+    "${start[@]}" -i <&0 &
+    # Once the server has ended, anybody can take its port.
+    while kill -0 $! 2>/dev/null && [[ $(users "$2") == "$EUID" ]]; do sleep 0.5; done
+    kill $! 2>/dev/null
+else
+    "${start[@]}" -i
+fi
 exit 0 # sshd ends with 255 when its client leaves
