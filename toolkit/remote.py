@@ -30,8 +30,8 @@ from toolkit.quoting import shell_words
 from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
-_LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LONGEST_PATH = 86  # bytes: macOS has 103 for a socket, and ssh adds 17 while it makes its own
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
@@ -129,16 +129,17 @@ def connect(login: str, notify: Callable[[str, str], None]) -> None:
 
 
 @contextmanager
-def hop(login: str, port: str, path: str) -> Iterator[None]:
-    """Have connections to a port of this machine arrive at a socket on a login node.
+def hop(login: str, entrance: str, path: str) -> Iterator[None]:
+    """Have connections to a port or socket of this machine arrive at a socket on a login node.
 
     Raises:
         CommandFailedError: the port is in use.
     """
-    forward = ("-S", str(control_path(login)), "-L", f"127.0.0.1:{port}:{path}", "--", login)
+    forward = ("-S", str(control_path(login)), "-L", f"{entrance}:{path}", "--", login)
     shell.run(("ssh", "-O", "forward", *forward))
     try:
-        yield
+        with shell.interrupted_by_signals():
+            yield
     finally:
         shell.run(("ssh", "-O", "cancel", *forward), check=False)
 
@@ -184,7 +185,8 @@ def run(
     process = shell.start(argv, stdin=None, stderr=None, new_session=not terminal)
     assert process.stdout
     output = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
-    handlers = {each: signal.signal(each, pass_on) for each in _SIGNALS if not terminal}
+    numbers = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    handlers = {each: signal.signal(each, pass_on) for each in numbers if not terminal}
     try:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)

@@ -66,7 +66,9 @@ def test_a_forward_ends_with_its_server(
     there = (sys.executable, "-m", "toolkit", "ssh", "--host", "web-0001", "python3", "-c", _OWN)
     server = subprocess.Popen(
         there,
-        **{"cwd": directory, "env": toolkit_env, "text": True},
+        cwd=directory,
+        env=toolkit_env,
+        text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

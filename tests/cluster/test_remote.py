@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.forwarding import free_port
 from tests.cluster.ordinary_user import User, change_accounts
 from tests.cluster.ranks import wait_for
 from tests.cluster.ssh import own_sshd
@@ -43,6 +43,7 @@ pathlib.Path("served.new").write_text(str(server.server_port))
 pathlib.Path("served.new").rename("served.port")
 server.serve_forever()
 """
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 PLAIN = "--runtime none --launcher none --time 5".split()
 
 
@@ -248,27 +249,113 @@ def test_ctrl_c_reaches_the_command_there(laptop: Laptop) -> None:
     assert laptop.run("cancel", "stopped-0001").returncode == 0
 
 
-def test_a_server_in_a_job_is_reached_at_a_port_here_until_ctrl_c(laptop: Laptop) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+@pytest.fixture
+def serving(laptop: Laptop) -> Iterator[tuple[str, str]]:
+    """A run with a server, and its port."""
     (laptop.project / "serve.py").write_text(SERVE)
-    assert laptop.run("run", "--detach", *PLAIN, "serve.py").returncode == 0
+    done = laptop.run("--on", "site", "run", "--detach", *PLAIN, "serve.py")
+    assert (done.returncode, "toolkit --on site logs -f serve-" in done.stderr) == (0, True), done
     ready = laptop.there / "served.port"
     wait_for(ready.is_file, "the server")
-    forwarding = laptop.start("forward", "serve-0001", ready.read_text(), f"--port={port}")
-    assert forwarding.stdout
-    line = forwarding.stdout.readline()
-    assert line == f"address    http://localhost:{port}/\n", forwarding.communicate(timeout=9)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/train.py") as answer:
-        assert answer.read().decode().startswith("import json")
-    forwarding.send_signal(signal.SIGINT)
-    _, told = forwarding.communicate(timeout=60)
-    assert (forwarding.returncode, "closed" in told) == (130, True), told
-    with socket.socket() as closed:
-        assert closed.connect_ex(("127.0.0.1", port)) != 0
-    assert not list(Path("/tmp").glob("toolkit-on-*"))
-    assert laptop.run("cancel", "serve-0001").returncode == 0
+    (run,) = re.findall(r"logs -f (serve-\d+)", done.stderr)
+    yield run, ready.read_text()
+    assert laptop.run("cancel", run).returncode == 0
+    ready.unlink()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP])
+def test_a_server_in_a_job_is_reached_at_a_place_here_until_ctrl_c_or_a_closed_terminal(
+    laptop: Laptop, serving: tuple[str, str], user: User, end: signal.Signals
+) -> None:
+    """At a port of this machine, or a socket that only this user can open."""
+    port, own = free_port(), laptop.home.parent / "own"
+    own.mkdir(mode=0o700)
+    before = {*Path("/tmp").glob("toolkit-on-*")}
+    for place, shown in (
+        (f"--port={port}", f"address    http://127.0.0.1:{port}/"),
+        (f"--socket={own}/s", f"socket     {own}/s"),
+    ):
+        forwarding = laptop.start("forward", *serving, place)
+        assert forwarding.stdout
+        assert forwarding.stdout.readline() == f"{shown}\n", forwarding.communicate(timeout=9)
+        (there,) = {*Path("/tmp").glob("toolkit-on-*")} - before
+        assert there.stat().st_mode & 0o777 == 0o700
+        taken = laptop.run("forward", *serving, place)
+        assert (taken.returncode, "another process listens" in taken.stderr) == (75, True), taken
+        kind = socket.AF_UNIX if "socket" in place else socket.AF_INET
+        with socket.socket(kind) as sock:
+            sock.connect(str(own / "s") if "socket" in place else ("127.0.0.1", port))
+            sock.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
+            assert "import json" in sock.makefile().read()
+        if user.become and "socket" in place:
+            assert (own / "s").stat().st_mode & 0o777 == 0o600
+            assert (
+                "PermissionError" in user.run("/usr/bin/python3", "-c", CONNECT, f"{own}/s").stderr
+            )
+        forwarding.send_signal(end)
+        _, told = forwarding.communicate(timeout=60)
+        assert (forwarding.returncode, "closed" in told) == (130, True), told
+        with socket.socket() as closed:
+            assert closed.connect_ex(("127.0.0.1", port)) != 0
+        assert not there.exists()
+    assert not list(own.iterdir())
+    own.chmod(0o755)
+    assert laptop.run("forward", *serving, f"--socket={own}/s").returncode == 94
+    own.rmdir()
+
+
+def test_sessions_of_every_program_of_openssh_begin_here(
+    laptop: Laptop, serving: tuple[str, str]
+) -> None:
+    run, port = serving
+    words = [*HOSTILE, *MULTILINE, "", "a b"]
+    script = 'printf "<%s>" "$@"; exit 7'
+    done = laptop.run("ssh", run, "sh", "-c", script, "-", *words)
+    assert (done.returncode, done.stdout) == (7, "".join(f"<{word}>" for word in words)), done
+    # From anywhere, also where another user's files could be programs; with no key there.
+    done = laptop.run("ssh", "--install", run)
+    assert "Include toolkit.d/*.conf" in done.stdout, done.stderr
+    folder = Path(laptop.env["HOME"]) / ".ssh/toolkit.d"
+    assert {
+        path.stat().st_mode & 0o77 for path in (folder, folder / run, folder / run / "user")
+    } == {0}
+    assert laptop.run("ssh", "--config", run).stdout == (folder / f"{run}.conf").read_text()
+    strange = laptop.home.parent / "strange"
+    strange.mkdir()
+    (strange / "toolkit.py").write_text("print('pwned')")
+
+    def outside(*argv: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            ("/usr/bin/" + argv[0], *argv[1:]),
+            cwd=strange,
+            env=laptop.env,
+            input=stdin,
+            timeout=100,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    config = ("-F", str(folder / f"{run}.conf"))
+    assert outside("ssh", *config, "-T", run, "bash", stdin="echo started; exit 0") == "started\n"
+    (strange / "sent").write_text("sent")
+    outside("scp", *config, "-q", "sent", f"{run}:{laptop.there}/copied")
+    rsh = f"--rsh=/usr/bin/ssh {' '.join(config)}"
+    outside("rsync", "-s", rsh, "sent", f"{run}:{laptop.there}/synced")
+    assert {(laptop.there / name).read_text() for name in ("copied", "synced")} == {"sent"}
+    tunnel = subprocess.Popen(
+        ("/usr/bin/ssh", *config, "-N", "-L", f"{strange}/s:127.0.0.1:{port}", run),
+        env=laptop.env,
+    )
+    wait_for((strange / "s").exists, "the tunnel")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(f"{strange}/s")
+        sock.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
+        assert "import json" in sock.makefile().read()
+    tunnel.terminate()
+    tunnel.wait(60)
+    assert laptop.run("ssh", "--install", "none-0001").returncode == 84
 
 
 def test_a_terminal_is_that_of_the_command_there(laptop: Laptop) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from click.testing import CliRunner
 
 from tests.hostile import HOSTILE, MULTILINE
 from toolkit import remote
+from toolkit.cli import console
 from toolkit.cli import remote as cli
+from toolkit.cli.main import COMMANDS
 from toolkit.errors import LoginError, LoginLostError, NoSpaceError, UsageError
 from toolkit.planning.settings import SENT, chosen_login
 from toolkit.quoting import shell_words
+from toolkit.runs import forward
 from toolkit.runs.code import IGNORE
 
 _LOCAL = 'HOME={home}; export HOME; for command; do :; done; {before}; eval "$command"'
@@ -30,9 +34,11 @@ LOGINS = {
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("x")))  # a short path
     (tmp_path / ".local/share/toolkit/on").mkdir(parents=True)
     (tmp_path / ".local/share/toolkit/on" / "place").write_text(str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
@@ -310,3 +316,54 @@ def test_what_may_act_is_not_repeated_over_a_new_connection(words, project, monk
     monkeypatch.setattr("toolkit.cli.remote.run", lose)
     with pytest.raises(LoginLostError):
         cli.run_on("site", words.split())
+
+
+_FORWARD, _START = ["forward", "a-0001"], ["notebook", "start"]
+# Words of a command, where its connections arrive here, and the words that go there, with an S for the socket.
+PLACES = [
+    ([*_FORWARD, "6006"], "127.0.0.1:6006", ["forward", "S", "a-0001", "6006"]),
+    ([*_FORWARD, "6006", "--port", "70"], "127.0.0.1:70", ["forward", "S", "a-0001", "6006"]),
+    ([*_FORWARD, "/s", "--listen=80"], "127.0.0.1:80", ["forward", "S", "a-0001", "/s"]),
+    ([*_FORWARD, "6006", "--socket", "{0}/a:b"], "{0}/a\\:b", ["forward", "S", "a-0001", "6006"]),
+    (["notebook", "--nodes", "1"], "127.0.0.1:8888", ["notebook", "S", "--nodes", "1"]),
+    ([*_START, "--port=9", "course/"], "127.0.0.1:9", ["notebook", "start", "S", "course/"]),
+]
+
+
+@pytest.mark.parametrize(("words", "here", "there"), PLACES)
+def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
+    words: list[str], here: str, there: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cli, "connect", lambda *_: None)
+    monkeypatch.setattr(forward.Entrance, "require_free", lambda _: None)
+
+    def hop(_: str, *ends: str) -> nullcontext[None]:
+        calls.append(ends)
+        return nullcontext()
+
+    def run(_: str, given: list[str], before: str) -> int:
+        calls.append((*given, before))
+        return 0
+
+    monkeypatch.setattr(cli, "hop", hop)
+    monkeypatch.setattr(cli, "_run", run)
+    cli.run_on("site", [word.format(tmp_path) for word in words])
+    (own, socket), (*given, before) = calls
+    assert own == here.format(tmp_path)
+    assert given == [f"--socket={socket}" if word == "S" else word for word in there]
+    assert f"mkdir -m 700 {socket[:-2]} ||" in before
+
+
+def test_messages_name_commands_as_they_are_typed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "this toolkit is old: toolkit logs x; toolkit ps; toolkit setup; toolkit.toml"
+    assert console.typed(text) == text
+    monkeypatch.setenv("TOOLKIT_ON_NAMED", "--on site ")
+    assert console.subject("next", text) == (
+        "next       this toolkit is old: toolkit --on site logs x; toolkit --on site ps; "
+        "toolkit setup; toolkit.toml"
+    )
+    here = {"demo", "docs", "jobs", "lint", "setup"}
+    names = [name for rows in COMMANDS.values() for name in rows]
+    assert {name for name in names if "--on" not in console.typed(f"toolkit {name}")} == here

@@ -277,17 +277,23 @@ def carry(
 def _show_way_in(
     door: Door, entrance: forward.Entrance, port: int, path: str, *, as_json: bool
 ) -> None:
+    arrival = os.environ.get("TOOLKIT_HOP", "")  # where connections arrive on a laptop (--on)
+    own = arrival if arrival.startswith("/") else ""
     data = {
         "run": door.run.name,
         "node": door.node,
-        "ssh": ""
-        if entrance.port or "TOOLKIT_HOP" in os.environ
-        else forward.ssh_command(port, entrance.path),
-        "address": f"http://localhost:{port}{path}",
+        "ssh": "" if arrival or entrance.port else forward.ssh_command(port, entrance.path),
+        "socket": own,
+        "address": f"http://{'localhost' if own else arrival or f'localhost:{port}'}{path}",
     }
-    lines = [console.subject(name, data[name]) for name in ("ssh", "address") if data[name]]
+    lines = [
+        console.subject(name, data[name]) for name in ("ssh", "socket", "address") if data[name]
+    ]
     console.result(data, "\n".join(lines), as_json=as_json)
-    console.say("", "both on your own machine; Ctrl-C here ends the connections, not the job")
+    if arrival and not own and path == "/":  # no token
+        console.say("", "all users of your machine can connect there; --socket PATH: only you")
+    where = "" if arrival else "both on your own machine; "
+    console.say("", f"{where}Ctrl-C here ends the connections, not the job")
 
 
 @click.command("start")

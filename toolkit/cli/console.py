@@ -7,6 +7,8 @@ is printed that a terminal would obey but our own drawing (``text``).
 from __future__ import annotations
 
 import functools
+import os
+import re
 import sys
 import threading
 import time
@@ -24,6 +26,11 @@ SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controll
 _LONG = 3.0  # seconds after which a step is announced where no terminal shows it
 _WIDEST = 4096  # characters of a cell: all cells of its column are as wide
 
+# Those that a login node can run for a laptop, where `--on` was typed.
+_COMMANDS = re.compile(
+    r"toolkit (?=(?:bench|cancel|cluster|doctor|explain|forward|image|logs|notebook|prune|ps|pull"
+    r"|push|report|results|rm|run|shell|site|ssh|stacks|top|usage|workshop)\b)"
+)
 _OF_FINDINGS = [
     "place",
     "cause",
@@ -54,9 +61,14 @@ def document(text: str) -> None:
     print(shown, end="" if shown.endswith("\n") else "\n", flush=True)
 
 
+def typed(text: str) -> str:
+    """Return a message with its commands as the user types them: ``toolkit --on LOGIN ps``."""
+    return _COMMANDS.sub(f"toolkit {os.environ.get('TOOLKIT_ON_NAMED', '')}", text)
+
+
 def subject(name: str, text: str) -> str:
     """Format ``plan     2 nodes x 2 ranks``; a subject of "" continues the one above."""
-    return f"{name:<{SUBJECT - 1}} {text}".rstrip().replace("\n", "\\n")
+    return f"{name:<{SUBJECT - 1}} {typed(text)}".rstrip().replace("\n", "\\n")
 
 
 def say(name: str, text: str) -> None:
@@ -126,7 +138,7 @@ def show_error(error: ToolkitError) -> None:
         rows = (("at", error.place), ("close", error.close), ("valid", valid))
         lines += [f"  {name:<9} {text}" for name, text in rows if text]
         lines += _details(error, 2)
-    lines += [f"  next      {error.next_step}"] if error.next_step else []
+    lines += [f"  next      {typed(error.next_step)}"] if error.next_step else []
     last = f"docs: {error.page}   exit {error.exit_code}: {error.kind}"
     lines.append(last.rjust(min(columns(), 100)))
     for line in lines:  # a command in it may hold a secret; a line break may fake a line
@@ -169,7 +181,7 @@ def _sentence(finding: ToolkitError) -> str:
     elif finding.choices and not (finding.next_step or "").startswith("one of"):
         parts.append(f"valid: {', '.join(finding.choices)}")
     if finding.next_step:
-        parts.append(f"next: {finding.next_step}")
+        parts.append(f"next: {typed(finding.next_step)}")
     return ". ".join(parts)
 
 

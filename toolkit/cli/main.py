@@ -183,7 +183,7 @@ COMMANDS: Commands = {
     },
 }
 # They run here, whatever login node the settings name; and those that know what to do with one.
-_LOCAL, _BOTH = ("docs", "jobs", "lint"), ("pull", "push", "setup")
+_LOCAL, _BOTH = ("docs", "jobs", "lint"), ("pull", "push", "setup", "ssh")
 
 
 @click.group(
@@ -236,6 +236,8 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
             console.say("warning", text)
     words = context.meta[__name__]
     named = 2 if cli.entries.get(words[0], ("",))[0].startswith("groups:") else 1
+    if on:  # commands that messages name
+        os.environ["TOOLKIT_ON_NAMED"] = f"--on {on} "
     login = os.environ.get("TOOLKIT_ON") if on is None else on
     is_local = words[0] in _LOCAL or words[named : named + 1] in (["-h"], ["--help"])
     with suppress(FileNotFoundError):  # the current directory was removed

@@ -28,6 +28,8 @@ HOME = "~/.local/share/toolkit/on"  # of what is installed on a login node
 MOST_BYTES, MOST_FILES = 200_000_000, 20_000
 # --env NAME=PATH, --bind=PATH:TARGET, or a path alone.
 _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", re.DOTALL)
+# Where a server's connections arrive here.
+_PLACE = "\0--(port|listen|socket)(?:=|\0)((?<=socket.)[^\0]+|[0-9]+)(?=\0|$)"
 # They only show something, however they are called: they are repeated over a new connection.
 _READING = ("explain", "logs", "ps", "report", "results", "stacks", "top", "usage")
 # The working tree goes with these, as their first words.
@@ -59,8 +61,8 @@ echo "trees and runs go to $place"
 # A server's connections arrive in a directory that only this user can enter.
 _HOP = """\
 mkdir -m 700 {directory} || exit
-trap 'rm -rf {directory}' EXIT; trap : INT TERM
-export TOOLKIT_HOP=1
+trap 'rm -rf {directory}' EXIT; trap : INT TERM HUP
+export TOOLKIT_HOP={arrival}
 exec=
 """
 # At level 1, a bash that sshd's environment reaches would read .bashrc, as a login shell does.
@@ -81,15 +83,32 @@ def run_on(login: str, words: list[str]) -> int:
         UsageError: a path is outside of the tree.
     """
     connect(login, console.say)
+    if words[0] in ("forward", "notebook") and words[1:2] != ["stop"]:
+        return _serve(login, words)
+    return _run(login, words, "")
+
+
+def _serve(login: str, words: list[str]) -> int:
+    """Run a command that serves at a port or socket of this machine, by way of one there."""
+    from toolkit.runs.forward import Entrance, target
+
     line = "\0".join(words)
-    if not re.match("(forward|notebook)(?!\0stop)", line) or re.search("\0--(socket|listen)", line):
-        return _run(login, words, "")
+    places = dict(re.findall(_PLACE, line))
+    words = re.sub(_PLACE, "", line).split("\0")
+    default = [word for word in words[2:] if word.isdecimal()] if words[0] == "forward" else ()
+    port = places.get("listen") or places.get("port") or ["8888", *default][-1]
+    path = Path(places.get("socket", "")).absolute()
+    entrance = Entrance(path, None if "socket" in places else int(target(port)))
+    entrance.require_free()
     directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
-    port = (re.findall(r"\0--port[=\0](\d+)", line) or ["8888"])[-1]
+    arrival = quoted(entrance.address if entrance.port else str(path))
+    before = _HOP.format(directory=directory, arrival=arrival)
     at = 2 if words[1:2] in (["start"], ["connect"]) else 1
-    with hop(login, port, f"{directory}/s"):
-        given = [*words[:at], f"--socket={directory}/s", f"--port={port}", *words[at:]]
-        return _run(login, given, _HOP.format(directory=directory))
+    try:
+        with hop(login, entrance.address, f"{directory}/s"):
+            return _run(login, [*words[:at], f"--socket={directory}/s", *words[at:]], before)
+    finally:
+        entrance.remove_dead()
 
 
 def _run(login: str, words: list[str], before: str) -> int:
@@ -133,7 +152,7 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
     The command gets the variables of this shell that are settings of jobs, and those that options
     and settings name.
     """
-    names = {"TOOLKIT_CLUSTER", "TOOLKIT_RUNS", "TOOLKIT_SITE", "TOOLKIT_VERBOSE"}
+    names = {f"TOOLKIT_{name}" for name in ("CLUSTER", "ON_NAMED", "RUNS", "SITE", "VERBOSE")}
     if words[0] not in _READING:
         names |= {*re.findall(r"--(?:env|secret)[=\0](\w+)(?![\w=])", "\0".join(words))}
         names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}

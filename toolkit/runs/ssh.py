@@ -79,7 +79,8 @@ class Door(NamedTuple):
 
     def client(self, options: Sequence[str], *words: str) -> list[str]:
         """Return the command of ssh to the node, up to the remote command."""
-        given = settings(self.run) | {"ProxyCommand": percent(shell_words(self.proxy(*words)))}
+        given = settings(prepare(self.run))
+        given["ProxyCommand"] = percent(shell_words(self.proxy(*words)))
         named = (f"-o{name}={value}" for name, value in given.items())
         return ["ssh", "-F", "/dev/null", *named, *options, host_name(self.run)]
 
@@ -151,11 +152,15 @@ def host_name(run: Run) -> str:
     return run.name.replace("@", "-")
 
 
-def settings(run: Run) -> dict[str, str]:
-    """Return the settings of ssh_config(5) for a run, but for its ProxyCommand."""
-    directory = prepare(run)
+def settings(directory: Path, user: str = "") -> dict[str, str]:
+    """Return the settings of ssh_config(5) for a run, but for its ProxyCommand.
+
+    Args:
+        directory: of the keys.
+        user: who runs it, this one by default.
+    """
     return {
-        "User": pwd.getpwuid(os.geteuid()).pw_name,
+        "User": user or pwd.getpwuid(os.geteuid()).pw_name,
         "HostKeyAlias": _KEYS,
         "UserKnownHostsFile": _path(directory / "known_hosts"),
         "GlobalKnownHostsFile": "/dev/null",
