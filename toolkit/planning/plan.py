@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError, UsageError
 from toolkit.launchers.torch import flight_recorder
-from toolkit.model.base import convert
+from toolkit.model.base import convert, to_json
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Forced, Launch, Plan, Point
@@ -236,7 +235,10 @@ def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
         fresh: a plan of the same settings, made now. It is only compared; the warnings, the hash of
             the script and the absence of dependencies on other runs come from it.
     """
-    data = _moved(msgspec.to_builtins(recorded), recorded.run_directory, fresh.run_directory)
+    places = (recorded.run_directory, fresh.run_directory)
+    old, new = (msgspec.json.encode(place).decode()[1:-1] for place in places)
+    text = re.sub(rf'{re.escape(old)}(?=[/"])', lambda _: new, to_json(recorded))
+    data = msgspec.json.decode(text)
     # How a variable gets to the ranks is the template's business, which is that of today.
     data["container"]["prefix"] = fresh.container.prefix
     again = convert(data, Plan)
@@ -253,12 +255,3 @@ def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
         notes=(*fresh.notes, *([text] if changed else ())),
         warnings=fresh.warnings,
     )
-
-
-def _moved(value: Any, old: str, new: str) -> Any:
-    """Return plain data with one directory in place of another in all of its texts."""
-    if isinstance(value, str):
-        return re.sub(re.escape(old) + r"(?=/|\Z)", lambda _: new, value)
-    if isinstance(value, dict):
-        return {key: _moved(item, old, new) for key, item in value.items()}
-    return [_moved(item, old, new) for item in value] if isinstance(value, list | tuple) else value
