@@ -15,7 +15,7 @@ from toolkit.explain.match import Evidence, Explanation
 from toolkit.launchers.failures import rank_failure, rank_of, reader
 from toolkit.model.run import Error, Failure, JobState, Process, Record
 from toolkit.planning.plan import decide
-from toolkit.runs import blame
+from toolkit.runs import records
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log
@@ -51,7 +51,7 @@ def process(rank: int | None, when: float, *errors: Error, **more: Any) -> Proce
 
 
 def first(launcher: str, *processes: Process, reported: tuple[Failure, ...] = ()) -> Failure:
-    found = blame.first(launcher, processes, reported)
+    found = records.first(launcher, processes, reported)
     assert found is not None
     return found
 
@@ -110,7 +110,9 @@ ORIGINS: list[tuple[list[Error], str]] = [
 
 @pytest.mark.parametrize(("errors", "expected"), ORIGINS)
 def test_the_origin_of_an_error_is_known_by_its_whole_chain(errors, expected):
-    assert blame.judge(Record(kind="exception", time_ns=1, chain=tuple(errors))).origin == expected
+    assert (
+        records.judge(Record(kind="exception", time_ns=1, chain=tuple(errors))).origin == expected
+    )
 
 
 _LOADER = f"""Caught KeyError in DataLoader worker process 0.
@@ -245,7 +247,7 @@ _AGENT = process(None, 2.0, error("ChildFailedError", "x FAILED"), program="/bin
     ],
 )  # fmt: skip
 def test_the_first_rank_decides_what_is_explained(failed, reported, lines, rule, sure, cause):
-    found = blame.first("srun", [failed], reported) or reported[0]
+    found = records.first("srun", [failed], reported) or reported[0]
     said = explained(found, lines)
     assert said.match is not None
     assert said.match.rule == rule
@@ -275,8 +277,8 @@ def test_where_a_rank_crashed_is_read_of_the_faulthandler():
     lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0:"]
     lines += [f'  File "{LIBRARIES}/numpy/x.py", line 5 in f']
     lines += ['  File "/scratch/user/train.py", line 7 in step']
-    assert blame.place_of_crash(lines) == "train.py, line 7, in step"
-    assert blame.place_of_crash(lines[1:]) == ""
+    assert records.place_of_crash(lines) == "train.py, line 7, in step"
+    assert records.place_of_crash(lines[1:]) == ""
 
 
 _SUMMARY = """\
@@ -301,7 +303,7 @@ def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_nam
     found = first("torchrun", _AGENT, reported=reported)
     assert (found.rank, found.exit_code, found.certainty) == (1, 143, "possible")
     stopped = rank_failure(143, 0, "nid001"), rank_failure(1, 3, "nid002")
-    assert blame.first("srun", [process(3, 1.0, LOST)], stopped) is None
+    assert records.first("srun", [process(3, 1.0, LOST)], stopped) is None
 
 
 def test_an_outcome_has_the_ranks_that_printed_nothing():

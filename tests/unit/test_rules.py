@@ -37,7 +37,8 @@ from toolkit.model.site import (
     Use,
 )
 from toolkit.planning.plan import decide
-from toolkit.rules import HOST, PURE, files, image, options, partition
+from toolkit.rules import HOST, PURE, files, image
+from toolkit.rules import job as of_job
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
@@ -295,12 +296,12 @@ def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
 def test_all_rules_are_listed_and_can_be_shown() -> None:
     written = [
         value
-        for module in (files, image, options, partition)
+        for module in (files, image, of_job)
         for name, value in vars(module).items()
         if inspect.isgeneratorfunction(value) and name[0] != "_"
     ]
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
-    assert {*HOST, *PURE} == {*written} - {options.contradictions, files.unseen}
+    assert {*HOST, *PURE} == {*written} - {of_job.contradictions, files.unseen}
     assert len(listed) == len(HOST) + len(PURE)
     assert all(listed.values())
 

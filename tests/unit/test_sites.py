@@ -29,7 +29,7 @@ from toolkit.model.site import (
     Site,
     SitePartition,
 )
-from toolkit.rules.options import comment
+from toolkit.rules.job import comment
 from toolkit.sites import comment_problem
 from toolkit.sites import survey as compare
 from toolkit.sites.survey import NodeProbe, Survey, configuration, draft, modules, parse_probe

@@ -21,7 +21,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Forced, Launch, Plan, Point
 from toolkit.planning import options
 from toolkit.rules import judge
-from toolkit.rules.options import contradictions
+from toolkit.rules.job import contradictions
 from toolkit.text import is_secret, shows
 
 # What the site's file, the image and the machine decide without a setting.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from toolkit.errors import ToolkitError
 from toolkit.model.case import Case
-from toolkit.rules import files, image, options, partition
+from toolkit.rules import files, image, job
 
 # They read this machine, where a case is gathered for a cluster that it reaches.
 HOST = (
@@ -26,22 +26,22 @@ HOST = (
 )
 # In the order in which findings are shown, before those of the machine.
 PURE = (
-    partition.partition,
-    partition.size,
-    partition.nodes,
-    partition.features,
-    partition.gpus,
-    partition.gpu_types,
-    partition.anywhere,
-    partition.user_gpus,
-    partition.user_jobs,
-    partition.time,
-    options.mesh,
-    options.checkpoint,
-    options.options,
-    options.comment,
-    options.ports,
-    options.modules,
+    job.partition,
+    job.size,
+    job.nodes,
+    job.features,
+    job.gpus,
+    job.gpu_types,
+    job.anywhere,
+    job.user_gpus,
+    job.user_jobs,
+    job.time,
+    job.mesh,
+    job.checkpoint,
+    job.options,
+    job.comment,
+    job.ports,
+    job.modules,
     image.imports,
     image.driver,
     image.gpu_code,

@@ -22,7 +22,7 @@ from toolkit.launchers.failures import rank_failure, reader
 from toolkit.launchers.torch import SPAWN
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, PointOutcome, Process
-from toolkit.runs import blame, records
+from toolkit.runs import records
 from toolkit.runs.logs import History, Line, excerpt, history
 from toolkit.runs.run import Log, Run
 from toolkit.slurm.hostlist import expand, task_ids
@@ -153,11 +153,11 @@ def first_failure(
         else failure
         for failure in reader(launchers.get(launcher)).of_logs([*by_host.items()])
     ]
-    failure = blame.first(launcher, processes, reported) or next(iter(reported), None)
+    failure = records.first(launcher, processes, reported) or next(iter(reported), None)
     if failure is None or failure.words or not signal_of(failure.exit_code):
         return failure
     # A rank that was killed: faulthandler may have printed where.
-    place = blame.place_of_crash(line.text for line in lines if line.rank == failure.rank)
+    place = records.place_of_crash(line.text for line in lines if line.rank == failure.rank)
     return replace(failure, text=f"{failure.text}, {place}", place=place) if place else failure
 
 
@@ -254,7 +254,7 @@ def finish(run: Run, state: JobState) -> Outcome:
 def _with_children(came_out: Outcome, plan: Plan, processes: Sequence[Process]) -> Outcome:
     """Return the outcome of a script that exits with 0 although ranks failed that it forked."""
     failed = [each for each in processes if any(record.kind == "child" for record in each.records)]
-    failure = blame.first(plan.launch.launcher, failed, ())
+    failure = records.first(plan.launch.launcher, failed, ())
     if failure is None or plan.launch.launcher != SPAWN.name:
         return came_out
     text = f"{failure.text}; it exited with 0 all the same"

@@ -1,7 +1,12 @@
-"""Read the files that the processes of a job have written, and say which ranks ended or met.
+"""Read the files that the processes of a job have written: which ranks ended, met, or failed first.
 
 The module in ``scripts/report`` writes them in each process of Python. A process may have been
 killed while it wrote, and its file may be another user's.
+
+When one rank fails, the others lose their connections, are stopped, or wait until a timeout. What
+they record then is a consequence. The first failure is the earliest record that no other rank
+explains. Clocks of nodes differ by milliseconds or more, which is why the origin of a record counts
+before its time.
 """
 
 from __future__ import annotations
@@ -13,19 +18,20 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import dropwhile, groupby
+from pathlib import PurePosixPath
 
 import msgspec
 from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.files import open_regular
-from toolkit.launchers.failures import rank_of, reader
+from toolkit.launchers.failures import describe_end, end_of_spawned, rank_of, reader
 from toolkit.model.plan import Plan
-from toolkit.model.run import Process, Record
+from toolkit.model.run import Error, Failure, Process, Record
 from toolkit.runs import logs
-from toolkit.runs.blame import is_starter
 from toolkit.runs.run import Run
+from toolkit.text import redacted
 from toolkit.units import whole
 
 RUNNING, ENDED = ".process", ".ended"  # suffixes
@@ -238,3 +244,302 @@ def numbers_text(numbers: Iterable[int]) -> str:
         run = [number for _, number in pairs]
         shown.append(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)))
     return ", ".join([*shown[:20], *(["..."] if len(shown) > 20 else [])])
+
+
+# Which rank failed first. Pure.
+
+_MOST_CHARACTERS, _MOST_DETAILS = 300, 40
+_TERMINATED = 128 + 15
+_FATAL = frozenset(("exception", "exit", "child"))
+
+# Errors that a communication library only reports when another rank is lost.
+_PEER_LOST = re.compile(
+    r"gloo/transport/\w{1,20}/(?:pair|unbound_buffer|buffer|context)|Connection closed by peer"
+    r"|remote process exited or there was a network error|ncclRemoteError"
+    r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
+    r"|failed to recv, got 0 bytes"
+    r"|Horovod has been shut down|HorovodInternalError|MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"
+    r"|Timed out waiting \d+ms for|[Ww]ait timeout after \d+ms"
+    r"|Timed out after .{0,200} waiting for clients"
+    r"|client socket has (?:timed out|failed)|recvValue failed|sendBytes failed"
+    r"|Collective ops is aborted by"
+    r"|(?:worker|/job:\S{1,100}) (?:is|was|went) (?:down|unavailable|restarted)"
+    r"|failed to connect to all addresses"
+)
+# Errors that the loss of another rank, but also any other connection, can cause.
+_CONNECTION = re.compile(
+    r"Connection (?:reset|refused|aborted|closed|timed out)|Broken pipe|Socket (?:closed|Timeout)"
+    r"|[Tt]imed out|[Tt]imeout|[Cc]losed (?:the )?connection|[Pp]eer"
+)
+_CONSEQUENCES = frozenset(
+    (
+        "SignalException",
+        "ChildFailedError",
+        "RendezvousClosedError",
+        "RendezvousConnectionError",
+        "RendezvousGracefulExitError",
+        "RendezvousTimeoutError",
+        "RendezvousStateError",
+        "HorovodInternalError",
+        "HorovodShutdownError",
+        "HostsUpdatedInterrupt",
+        "KeyboardInterrupt",
+        "UnavailableError",
+        "AbortedError",
+        "CancelledError",
+    )
+)
+_VAGUE = frozenset(
+    (
+        "RuntimeError",
+        "DistBackendError",
+        "DistError",
+        "OSError",
+        "TimeoutError",
+        "EOFError",
+        "InternalError",
+    )
+)
+_CONNECTION_TYPES = frozenset(
+    (
+        "ConnectionError",
+        "ConnectionResetError",
+        "ConnectionRefusedError",
+        "ConnectionAbortedError",
+        "BrokenPipeError",
+    )
+)
+_COMMUNICATION = re.compile(r"/torch/(?:distributed|nn/parallel)/|/horovod/|/mpi4py/")
+# Programs besides those of launchers that start ranks: their own errors are about the ranks.
+_OTHER_STARTERS = ("accelerate", "deepspeed", "horovodrun", "lightning")
+_STARTER_FILES = re.compile(  # or modules
+    r"torch[./]distributed[./](?:run|launch|launcher[./]\w+)(?:\.py)?$"
+    r"|/(?:site|dist)-packages/ray/|/horovod/runner/"
+)
+FRAME = re.compile(
+    r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})'
+    r"(?:,? in (?P<function>\S{1,200}))?"
+)
+PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+_ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4000}))?$")
+
+
+def unwrap(error: Error) -> Error:
+    """Return the error of another process whose traceback is in the message of ``error``.
+
+    Workers of data loaders, ``torch.multiprocessing.spawn`` and Ray raise such errors in the
+    process that waits for them.
+    """
+    lines = error.message.splitlines()
+    frames = [(number, frame) for number, text in enumerate(lines) if (frame := FRAME.match(text))]
+    if not frames:
+        return error
+    after = [
+        text for text in lines[frames[-1][0] + 1 :] if text and not text.startswith((" ", "\t"))
+    ]
+    raised = _ERROR_LINE.match(after[0]) if after else None
+    if raised is None:
+        return error
+    own = next(
+        (
+            (number, frame)
+            for number, frame in reversed(frames)
+            if not PACKAGED.search(frame["file"])
+        ),
+        None,
+    )
+    place = {}
+    if own is not None:
+        number, frame = own
+        source = (
+            lines[number + 1].strip()
+            if number + 1 < len(lines) and not FRAME.match(lines[number + 1])
+            else ""
+        )
+        place = {"file": frame["file"], "function": frame["function"] or "", "source": source}
+    return replace(
+        error,
+        type=raised["type"].rpartition(".")[2],
+        module=raised["type"].rpartition(".")[0],
+        message="\n".join((raised["message"] or "", *after[1:])).rstrip("\n"),
+        inner=frames[-1][1]["file"],
+        line=int(own[1]["line"]) if own is not None else error.line,
+        **place,
+    )
+
+
+def origin_of(error: Error) -> str:
+    """Return ``own``, ``unclear`` or ``consequence``: the origin of an error."""
+    is_elastic = error.module.startswith("torch.distributed.elastic")
+    if error.signal or error.type in _CONSEQUENCES or is_elastic:
+        return "consequence"
+    if _PEER_LOST.search(error.message):
+        return "consequence"
+    communicates = bool(_COMMUNICATION.search(error.inner))
+    is_lost = error.type in _VAGUE and _CONNECTION.search(error.message)
+    if error.type in _CONNECTION_TYPES or is_lost:
+        return "consequence" if communicates else "unclear"
+    return "unclear" if communicates and error.type in _VAGUE else "own"
+
+
+def judge(record: Record) -> Record:
+    """Return a record with its origin; the error that tells most of its chain comes first."""
+    ended = end_of_spawned(record.chain[0].message)
+    if ended and record.chain[0].type == "ProcessExitedException":
+        error = Error(type="", message=describe_end(ended[1]))
+        origin = "consequence" if ended[1] == _TERMINATED else "own"
+        return replace(record, origin=origin, code=ended[1], chain=(error, *record.chain))
+    errors = [unwrap(error) for error in record.chain]
+    is_bare_exit = errors[0].type == "SystemExit" and not errors[0].message
+    if is_bare_exit and not errors[0].signal and len(errors) > 1:
+        errors = errors[1:]  # the script has caught the error, and ended itself because of it
+    origins = [origin_of(error) for error in errors]
+    origin = origins[-1]
+    own = errors[origins.index("own")] if "own" in origins else errors[0]
+    if origin == "own" and origins[0] != "own":
+        # Either cleaning up has failed while an error was on its way, or a peer was lost while an
+        # error was handled.
+        origin = "unclear"
+    others = (error for error in errors if error is not own)
+    return replace(record, origin=origin, chain=(own, *others))
+
+
+def is_starter(program: str) -> bool:
+    """Return whether a program starts ranks, rather than being a rank."""
+    starters = {
+        *_OTHER_STARTERS,
+        *(name for launcher in launchers.LAUNCHERS.values() for name in launcher.starters),
+    }
+    return PurePosixPath(program).name in starters or bool(_STARTER_FILES.search(program))
+
+
+def first(
+    launcher: str, processes: Sequence[Process], reported: Sequence[Failure]
+) -> Failure | None:
+    """Return the first failure of a run, or None if no record tells more than the launcher.
+
+    Args:
+        launcher: name of the run's launcher.
+        processes: of the run, with their records.
+        reported: failures that the launcher reports, in its order.
+    """
+    records = sorted(
+        (
+            _judged(record, process)
+            for process in reader(launchers.get(launcher)).of_last_start(processes, reported)
+            for record in process.records
+            if record.chain
+        ),
+        key=lambda record: record.time_ns,
+    )
+    own = [record for record in records if record.origin == "own"]
+    fatal = [record for record in own if record.kind in _FATAL]
+    unclear = [record for record in records if record.origin == "unclear"]
+    noun = launchers.get(launcher).task_noun
+    if fatal:
+        cause = fatal[0]
+        who = (cause.rank, cause.host)
+        if cause.chain[0].type == "SystemExit" and not cause.chain[0].message:
+            # An earlier error of the same rank made it exit, in a thread or in a process of it.
+            cause = next(record for record in own if (record.rank, record.host) == who)
+        kinds = {(record.chain[0].type, record.chain[0].line) for record in fatal}
+        # Of several errors and ranks, clocks decide.
+        is_sure = len(kinds) == 1 or len({(record.rank, record.host) for record in fatal}) == 1
+        return _failure(cause, records, reported, "certain" if is_sure else "likely", noun)
+    # A rank whose record is a consequence did not fail first, and one that SIGTERM ended was
+    # stopped; what a signal or native code killed has no record.
+    known = {None, *(record.rank for record in records)}
+    for failure in reported if records else ():
+        if failure.rank not in known and failure.exit_code != _TERMINATED:
+            return replace(failure, certainty="likely")
+    if own or unclear:
+        certainty = "likely" if own else "possible"
+        return _failure((own or unclear)[0], records, reported, certainty, noun)
+    if records and reported and {failure.exit_code for failure in reported} == {_TERMINATED}:
+        return replace(reported[0], certainty="possible")  # it may have sent SIGTERM to itself
+    return None
+
+
+def _judged(record: Record, process: Process) -> Record:
+    judged = replace(judge(record), rank=process.rank, host=process.host)
+    return replace(judged, origin="consequence") if is_starter(process.program) else judged
+
+
+def _failure(
+    first: Record,
+    records: Sequence[Record],
+    reported: Sequence[Failure],
+    certainty: str,
+    noun: str,
+) -> Failure:
+    error, words, place = first.chain[0], headline(first), place_of(first.chain[0])
+    codes = [
+        failure.exit_code
+        for failure in reported
+        if failure.rank == first.rank is not None and failure.exit_code != _TERMINATED
+    ]
+    who = f"{noun} {first.rank}" if first.rank is not None else "the script"
+    alike = {record.rank for record in records if headline(record) == words} - {None, first.rank}
+    is_argparse = error.type == "SystemExit" and error.inner.endswith("/argparse.py")
+    return Failure(
+        exit_code=next(iter(codes), 0) or first.code or 1,
+        rank=first.rank,
+        host=first.host,
+        text=f"{who} on {first.host}: {words}" + (f" ({place})" if place else ""),
+        kind="argparse" if is_argparse else first.kind,
+        words=words,
+        place=place,
+        source=redacted(error.source),
+        details=details_of(first),
+        certainty=certainty,
+        alike=tuple(sorted(rank for rank in alike if rank is not None)),
+    )
+
+
+def headline(record: Record) -> str:
+    """Return an error as one line: ``KeyError: 'label'`` or ``exit code 3``."""
+    error = record.chain[0]
+    lines = redacted(error.message).strip().splitlines()
+    message = lines[0].strip() if lines else ""
+    if error.type == "SystemExit":
+        text = message or f"the script ended itself with exit code {record.code or 1}"
+    else:
+        text = ": ".join(filter(None, (error.type, message)))
+    prefix = f"in thread {record.thread}: " if record.kind == "thread" else ""
+    return (prefix + text)[:_MOST_CHARACTERS]
+
+
+def place_of(error: Error) -> str:
+    """Return the last frame in the user's code: ``train.py, line 12, in step``."""
+    if not error.file or not error.line:
+        return ""
+    name = PurePosixPath(error.file).name
+    function = f", in {error.function}" if error.function not in ("", "<module>") else ""
+    return f"{name}, line {error.line}{function}"
+
+
+def details_of(record: Record) -> tuple[str, ...]:
+    """Return the chain of errors as Python prints it, without frames, for the rules."""
+    lines: list[str] = []
+    for error in record.chain:
+        if error.file:
+            function = error.function or "<module>"
+            lines.append(f'  File "{error.file}", line {error.line}, in {function}')
+        if error.inner != error.file:
+            lines.append(f'  File "{error.inner}", line ?')
+        is_plain = error.module in ("", "builtins", "__main__")
+        name = error.type if is_plain else f"{error.module}.{error.type}"
+        text = f"{name}: {error.message}" if error.message else name
+        lines += [line for line in text.splitlines() if line.strip()]
+    return tuple(redacted(text)[:1000] for text in lines[:_MOST_DETAILS])
+
+
+def place_of_crash(lines: Iterable[str]) -> str:
+    """Return the last frame in the user's code from the output of Python's faulthandler."""
+    rest = dropwhile(lambda text: not text.startswith("Fatal Python error: "), lines)
+    frames = filter(None, map(FRAME.match, rest))
+    frame = next((frame for frame in frames if not PACKAGED.search(frame["file"])), None)
+    if frame is None:
+        return ""
+    function = frame["function"] or ""
+    return place_of(Error(type="", file=frame["file"], line=int(frame["line"]), function=function))

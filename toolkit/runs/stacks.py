@@ -21,7 +21,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Process
 from toolkit.quoting import shell
 from toolkit.runs import records
-from toolkit.runs.blame import FRAME, PACKAGED, is_starter
+from toolkit.runs.records import FRAME, PACKAGED, is_starter
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
 

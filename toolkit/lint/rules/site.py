@@ -11,7 +11,7 @@ from toolkit.lint.script import Script
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.rules import options, partition
+from toolkit.rules import job
 
 
 @check(
@@ -46,13 +46,13 @@ def _site(script: Script) -> Iterator[Result]:
 def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
     """Yield what the rules of `toolkit run` find in a script's job."""
     asked = Case(_job(script), site)
-    rules = (partition.partition, partition.size, partition.gpus, partition.anywhere)
-    for rule in (*rules, partition.user_gpus, partition.time):
+    rules = (job.partition, job.size, job.gpus, job.anywhere)
+    for rule in (*rules, job.user_gpus, job.time):
         yield from rule(asked)
     lines = [directive for directive in script.directives if directive.effective]
     given = {option.name: True for line in lines for option in line.options}
-    yield from options.options(Case(Job(slurm={**given}), site))
-    yield from options.comment(Case(Job(comment=script.value("comment")), site))
+    yield from job.options(Case(Job(slurm={**given}), site))
+    yield from job.comment(Case(Job(comment=script.value("comment")), site))
 
 
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
@@ -97,7 +97,7 @@ def _site_module(script: Script) -> Iterator[Result]:
         names = words[1:] if is_load else () if call.program == "module" else words
         plain = [name for name in names if re.fullmatch(r"[\w.+/-]+", name)]
         loads = Job(modules=() if "{" in call.text else tuple(plain))
-        for finding in options.modules(Case(loads, script.context.site)):
+        for finding in job.modules(Case(loads, script.context.site)):
             fix = f"close: {finding.close}" if finding.close else finding.advice
             yield at(call.line, finding.cause, fix=fix)
 
