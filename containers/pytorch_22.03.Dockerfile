@@ -33,7 +33,7 @@ RUN set -ex; \
     # Without debugging symbols it compiles faster, and they would be stripped anyway.
     sed -i s/RelWithDebInfo/Release/ setup.py; \
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
-    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME=/usr/local/cuda; \
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=/usr/local/cuda HOROVOD_NCCL_LINK=SHARED CXXFLAGS="-include stdexcept"; \
     # CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.
     export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s; \
     pip install --no-compile cffi cloudpickle packaging psutil pyyaml; \
@@ -416,7 +416,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_22.03"
-LABEL toolkit.recipe-hash="d54a80c8d0dbd9eabd9325088c0341d6834d2e8ba0e0fdac0cc92d24ce629fec"
+LABEL toolkit.recipe-hash="ae01500b86d5255dc109095845799bbfc763915015e50631e44b0388a8b5ebb5"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

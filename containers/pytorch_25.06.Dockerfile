@@ -33,7 +33,7 @@ RUN set -ex; \
     # Without debugging symbols it compiles faster, and they would be stripped anyway.
     sed -i s/RelWithDebInfo/Release/ setup.py; \
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
-    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME=/usr/local/cuda; \
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=/usr/local/cuda HOROVOD_NCCL_LINK=SHARED CXXFLAGS="-include stdexcept"; \
     # CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.
     export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s; \
     pip install --no-compile cffi cloudpickle packaging psutil pyyaml; \
@@ -416,7 +416,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="9855641ae185a9d0af0c8d5b139f2e6ce20a29cd227bcd7dd7c8a731333fc288"
+LABEL toolkit.recipe-hash="7b0f767c93675b586f5be3a229ec52b33090a786e48c6facce870a20f42aad14"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -228,8 +228,11 @@ class Horovod(Block, frozen=True, kw_only=True):
         # and not afterwards.
         stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu and not by_step else ()
         # Horovod would else link NCCL's archive of NVIDIA's images: a second one beside torch's.
-        shared = "HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED"
-        cuda = f"export {shared} HOROVOD_CUDA_HOME={_CUDA}"
+        # The headers of gcc 13 read fewer others.
+        cuda = (
+            f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA} "
+            'HOROVOD_NCCL_LINK=SHARED CXXFLAGS="-include stdexcept"'
+        )
         if by_step:
             cuda = f". {BUILD_VARIABLES}; export HOROVOD_GPU_OPERATIONS=NCCL"
         paths: tuple[str, ...] = ()
