@@ -61,12 +61,6 @@ def test_the_threads_of_each_dump_are_read():
         assert all(set(dump) <= {*first, MAIN} for dump in dumps)
 
 
-HOSTILE = ["File" * 50_000, '  File "' * 30_000, "Thread 0x" + "f" * 200_000, "\n" * 200_000]
-HOSTILE += ["Current thread 0x1 [" * 20_000, '  File "x", line 99999999999999999999 in f\n']
-HOSTILE += [f"Thread {MAIN} (most recent call first):\n" * 5_000, "\0\x1b[2J" * 40_000]
-HOSTILE += [f"Thread {MAIN} (most recent call first):\n" + '  File "a", line 1 in f\n' * 9_000]
-
-
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
 HOROVOD = "/opt/site-packages/horovod/torch/mpi_ops.py"
 LIB = "/usr/lib/python3.11"
