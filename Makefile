@@ -55,6 +55,7 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 test-all: ## every test, also the costly variations of others (about two hours)
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='$(BUILT) tensorflow_cpu ray_cpu'
 
+test-unit: WORKERS := auto
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) worksteal tests/unit
 

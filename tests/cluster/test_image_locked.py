@@ -17,8 +17,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster.image_fixtures import copy_cache
 from tests.cluster.ordinary_user import becoming
@@ -209,6 +207,10 @@ def test_the_manifest_says_what_is_in_the_image_and_where_it_comes_from(machines
 
 
 def test_a_bill_of_materials_is_in_the_image(machines: Machines) -> None:
+    # It takes two seconds, and each worker imports each file.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     document = read_object(machines.images("first") / "small.sif", sif.BILL).decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     names = {one["name"] for one in json.loads(document)["components"]}

@@ -6,8 +6,6 @@ import json
 import subprocess
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from msgspec.structs import replace
 
 from toolkit.images.store import sbom
@@ -82,6 +80,10 @@ def test_the_script_runs_in_any_shell(path, has_python):
 
 
 def test_the_bill_of_materials_keeps_to_the_schema():
+    # It takes two seconds, and each worker imports each file.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     document = sbom.cyclonedx(MANIFEST, contents())
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     data = json.loads(document)
