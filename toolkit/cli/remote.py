@@ -89,7 +89,10 @@ def run_on(login: str, words: list[str]) -> int:
 
 
 def _serve(login: str, words: list[str]) -> int:
-    """Run a command that serves at a port or socket of this machine, by way of one there."""
+    """Run a command that serves at a port or socket of this machine, by way of one there.
+
+    One that only connects is repeated after a lost connection.
+    """
     from toolkit.runs.forward import Entrance, target
 
     line = "\0".join(words)
@@ -100,15 +103,20 @@ def _serve(login: str, words: list[str]) -> int:
     path = Path(places.get("socket", "")).absolute()
     entrance = Entrance(path, None if "socket" in places else int(target(port)))
     entrance.require_free()
-    directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
     arrival = quoted(entrance.address if entrance.port else str(path))
-    before = _HOP.format(directory=directory, arrival=arrival)
     at = 2 if words[1:2] in (["start"], ["connect"]) else 1
-    try:
-        with hop(login, entrance.address, f"{directory}/s"):
-            return _run(login, [*words[:at], f"--socket={directory}/s", *words[at:]], before)
-    finally:
-        entrance.remove_dead()
+    while True:
+        directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
+        before = _HOP.format(directory=directory, arrival=arrival)
+        try:
+            with hop(login, entrance.address, f"{directory}/s"):
+                return _run(login, [*words[:at], f"--socket={directory}/s", *words[at:]], before)
+        except LoginLostError as error:
+            if words[0] == "notebook" and words[1:2] != ["connect"]:
+                raise
+            _reconnect(login, error)
+        finally:
+            entrance.remove_dead()
 
 
 def _run(login: str, words: list[str], before: str) -> int:
