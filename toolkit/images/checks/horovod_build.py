@@ -22,6 +22,8 @@ for name, module in MODULES.items():
     recorded = name in (metadata or ())
     try:
         imported = import_module(f"horovod.{module}")
+        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on
+            raise ImportError("its library was not built")
     except BaseException as error:  # also SystemExit
         if name in required or (recorded and find_spec(module)):
             reason = (str(error).strip().splitlines() or [""])[-1]
