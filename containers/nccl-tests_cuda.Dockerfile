@@ -354,6 +354,13 @@ RUN set -ex; \
         '' \
         'COMPILED = Path("/opt/toolkit/gpu-code")  # a list of each, written where the compiler was' \
         '' \
+        '' \
+        'def runs_on(wanted: str, has: "list[str]") -> bool:' \
+        '    """Return whether there is code for an architecture: its own, or a driver can compile it from intermediate code (compute_90)."""' \
+        '    older = [name[8:] for name in has if name.startswith("compute_") and name[8:].isdigit()]' \
+        '    return wanted in has or (wanted[3:].isdigit() and any(int(name) <= int(wanted[3:]) for name in older))' \
+        '' \
+        '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
         '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
@@ -366,7 +373,7 @@ RUN set -ex; \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
-        '    if lacks := [wanted for wanted in sys.argv[1:] if wanted not in has]:' \
+        '    if lacks := [wanted for wanted in sys.argv[1:] if not runs_on(wanted, has)]:' \
         '        wrong.append(f"{name} has no code for {'"'"', '"'"'.join(lacks)}")' \
         'if wrong:' \
         '    sys.exit("; ".join(wrong))' \
@@ -397,6 +404,8 @@ RUN set -ex; \
         '    recorded = name in (metadata or ())' \
         '    try:' \
         '        imported = import_module(f"horovod.{module}")' \
+        '        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on' \
+        '            raise ImportError("its library was not built")' \
         '    except BaseException as error:  # also SystemExit' \
         '        if name in required or (recorded and find_spec(module)):' \
         '            reason = (str(error).strip().splitlines() or [""])[-1]' \
@@ -739,7 +748,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="bc2ae010f45a20f3e184a3114d767dcb9bdccae6aeaa3ecf3c0eef931b6e7098"
+LABEL toolkit.recipe-hash="349a0a82a8f632f4b7e737280bfe3eee8a48f18164f472c20e08242f33f2d815"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

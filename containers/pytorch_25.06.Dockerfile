@@ -129,6 +129,8 @@ RUN set -ex; \
         '    recorded = name in (metadata or ())' \
         '    try:' \
         '        imported = import_module(f"horovod.{module}")' \
+        '        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on' \
+        '            raise ImportError("its library was not built")' \
         '    except BaseException as error:  # also SystemExit' \
         '        if name in required or (recorded and find_spec(module)):' \
         '            reason = (str(error).strip().splitlines() or [""])[-1]' \
@@ -416,7 +418,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="7b0f767c93675b586f5be3a229ec52b33090a786e48c6facce870a20f42aad14"
+LABEL toolkit.recipe-hash="176d84682472a472068d45e12e97d77511dac3955e00e3368eee1f9a43a65fda"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -246,6 +246,8 @@ RUN set -ex; \
         '    recorded = name in (metadata or ())' \
         '    try:' \
         '        imported = import_module(f"horovod.{module}")' \
+        '        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on' \
+        '            raise ImportError("its library was not built")' \
         '    except BaseException as error:  # also SystemExit' \
         '        if name in required or (recorded and find_spec(module)):' \
         '            reason = (str(error).strip().splitlines() or [""])[-1]' \
@@ -579,7 +581,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="7fcdd127a623d08be926a6f09378752b66e9baf9c4c8f2e280183884f59fd814"
+LABEL toolkit.recipe-hash="5670bbe7b24ae432b211407554c00c4b347c7d1a2095bffcc9379e84bba572cb"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

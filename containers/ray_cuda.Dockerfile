@@ -333,6 +333,13 @@ RUN set -ex; \
         '' \
         'COMPILED = Path("/opt/toolkit/gpu-code")  # a list of each, written where the compiler was' \
         '' \
+        '' \
+        'def runs_on(wanted: str, has: "list[str]") -> bool:' \
+        '    """Return whether there is code for an architecture: its own, or a driver can compile it from intermediate code (compute_90)."""' \
+        '    older = [name[8:] for name in has if name.startswith("compute_") and name[8:].isdigit()]' \
+        '    return wanted in has or (wanted[3:].isdigit() and any(int(name) <= int(wanted[3:]) for name in older))' \
+        '' \
+        '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
         '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
@@ -345,7 +352,7 @@ RUN set -ex; \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
-        '    if lacks := [wanted for wanted in sys.argv[1:] if wanted not in has]:' \
+        '    if lacks := [wanted for wanted in sys.argv[1:] if not runs_on(wanted, has)]:' \
         '        wrong.append(f"{name} has no code for {'"'"', '"'"'.join(lacks)}")' \
         'if wrong:' \
         '    sys.exit("; ".join(wrong))' \
@@ -376,6 +383,8 @@ RUN set -ex; \
         '    recorded = name in (metadata or ())' \
         '    try:' \
         '        imported = import_module(f"horovod.{module}")' \
+        '        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on' \
+        '            raise ImportError("its library was not built")' \
         '    except BaseException as error:  # also SystemExit' \
         '        if name in required or (recorded and find_spec(module)):' \
         '            reason = (str(error).strip().splitlines() or [""])[-1]' \
@@ -709,7 +718,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cuda"
-LABEL toolkit.recipe-hash="990cd43aad83cf6b276bc6b552a3ceb3bd4f4613674f68513107119633847b2b"
+LABEL toolkit.recipe-hash="c095acc05bd9be6a31335c6305517f2c6d8a98704c603ab199a58a2b1b85ab97"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

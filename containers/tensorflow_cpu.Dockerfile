@@ -265,6 +265,8 @@ RUN set -ex; \
         '    recorded = name in (metadata or ())' \
         '    try:' \
         '        imported = import_module(f"horovod.{module}")' \
+        '        if not hasattr(imported, "mpi_built"):  # horovod.torch of 0.28.1 warns of this, and goes on' \
+        '            raise ImportError("its library was not built")' \
         '    except BaseException as error:  # also SystemExit' \
         '        if name in required or (recorded and find_spec(module)):' \
         '            reason = (str(error).strip().splitlines() or [""])[-1]' \
@@ -601,7 +603,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="2b1ab7cd76e98f77af9f6d4ac96b0c6d4b41319d562acb49eaff99f54f623fe3"
+LABEL toolkit.recipe-hash="e3b9848c7f094f52af88b65190eb58a90650fe2f1d14f8b37c5a71ad99089a32"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]
