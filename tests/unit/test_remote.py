@@ -364,6 +364,8 @@ def test_messages_name_commands_as_they_are_typed_here(monkeypatch: pytest.Monke
         "next       this toolkit is old: toolkit --on site logs x; toolkit --on site ps; "
         "toolkit setup; toolkit.toml"
     )
+    monkeypatch.setenv("TOOLKIT_ON_NAMED", r"--on a\1 ")
+    assert console.typed("toolkit ps") == r"toolkit --on a\1 ps"
     here = {"demo", "docs", "jobs", "lint", "setup"}
     names = [name for rows in COMMANDS.values() for name in rows]
     assert {name for name in names if "--on" not in console.typed(f"toolkit {name}")} == here

@@ -63,7 +63,7 @@ def document(text: str) -> None:
 
 def typed(text: str) -> str:
     """Return a message with its commands as the user types them: ``toolkit --on LOGIN ps``."""
-    return _COMMANDS.sub(f"toolkit {os.environ.get('TOOLKIT_ON_NAMED', '')}", text)
+    return _COMMANDS.sub(lambda _: f"toolkit {os.environ.get('TOOLKIT_ON_NAMED', '')}", text)
 
 
 def subject(name: str, text: str) -> str:
