@@ -100,7 +100,9 @@ class Login(NamedTuple):
 
     def on_node(self, *words: str) -> tuple[str, ...]:
         """Return a command that runs another on the node, with no rights but this user's."""
-        enter = (sys.executable, "-m", "toolkit", *f"cluster exec --name {NAME} --node".split())
+        clusters = f"TOOLKIT_CLUSTER_DIR={self.cluster.paths.directory.parent}"
+        entry = f"-m toolkit cluster exec --name {NAME} --node".split()
+        enter = ("env", clusters, sys.executable, *entry)
         return (*enter, _NODE, "--", *self.person.become, *words)
 
     def there(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
