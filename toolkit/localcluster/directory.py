@@ -80,6 +80,8 @@ def locked(paths: Paths) -> Iterator[None]:
 def _take_lock(paths: Paths) -> int:
     """Return the open lock file, which stays beside the directory: only its lock ends."""
     paths.directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
+        require_own(paths)
     refuse_foreign(paths)
     require_trusted(paths.lock)  # others can create it first in a directory such as /tmp
     handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
