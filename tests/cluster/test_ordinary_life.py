@@ -96,10 +96,6 @@ def test_a_run_that_is_repeated_stays_the_same(toolkit, shared_dir, toolkit_env)
         assert done.returncode == 0, done.stderr
         again = planned_lines(shared_dir, f"echo-{number + 1:04}")
         assert again == first, "\n".join(difflib.unified_diff(first, again, lineterm=""))
-        assert ("not taken" in done.stderr) == (number >= 3), done.stderr
-    assert "time (toolkit.toml)" in done.stderr
-    assert "nodes (environment)" in done.stderr
-    assert "cpus_per_task" not in done.stderr, "an option was given for it"
     changed = toolkit(
         *"run --time 0:20:00 --dry-run --json runs/echo-0003".split(), cwd=shared_dir, env=env
     )
