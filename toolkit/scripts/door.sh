@@ -30,19 +30,27 @@ esac
 # Sessions have all CPUs of the job on the node, and not the one that Slurm binds a step of one task to; cgroups keep them within the job's.
 taskset --pid --cpu-list 0-9999 $$ >/dev/null 2>&1
 sshd=$(PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin type -P sshd)
-[[ -x $sshd ]] ||
-    refuse "$node has no sshd: ask the administrator for openssh-server there, or on a machine of your own: toolkit setup"
-[[ $EUID != 0 ]] || mkdir -p /run/sshd # without which sshd does not start as root
-# The command is for the user's own shell, which may be any. It takes the environment of this process, which sshd leaves out.
-start=("$sshd" -f "$here/sshd_config" -h "$here/host" -o "ForceCommand=bash '${here//\'/\'\\\'\'}/enter' $$ $1")
-# At level 1, a bash that sshd starts reads .bashrc, which may print or be slow. OpenSSH 7.4 cannot say it.
-"${start[@]}" -o SetEnv=SHLVL=2 -t 2>/dev/null && start+=(-o SetEnv=SHLVL=2)
+none="$node has no sshd: ask the administrator for openssh-server there, or on a machine of your own: toolkit setup"
+if [[ -x $sshd ]]; then
+    [[ $EUID != 0 ]] || mkdir -p /run/sshd # without which sshd does not start as root
+    # The command is for the user's own shell, which may be any. It takes the environment of this process, which sshd leaves out.
+    start=("$sshd" -i -f "$here/sshd_config" -h "$here/host" -o "ForceCommand=bash '${here//\'/\'\\\'\'}/enter' $$ $1")
+    # At level 1, a bash that sshd starts reads .bashrc, which may print or be slow. OpenSSH 7.4 cannot say it.
+    "${start[@]}" -o SetEnv=SHLVL=2 -t 2>/dev/null && start+=(-o SetEnv=SHLVL=2)
+else
+    [[ $1 == image ]] || refuse "$none"
+    # That of the image (its feature ssh). In the image, a session on "the node itself" is one in the image.
+    # shellcheck disable=SC2016
+    printf -v inside 'sshd=$(PATH=$PATH:/usr/sbin type -P sshd) || { echo %q >&2; exit; }; "$sshd" -i -f %q -h %q -o %q"$$ host"; exit' \
+        "toolkit: $none; or an image with the feature ssh" "$here/sshd_config" "$here/host" "ForceCommand=bash $(printf %q "$here/enter") "
+    start=(env SSH_ORIGINAL_COMMAND="$inside" bash "$here/enter" $$ image)
+fi
 if [[ ${2-} == [0-9]* ]]; then
-    "${start[@]}" -i <&0 &
+    "${start[@]}" <&0 &
     # Once the server has ended, anybody can take its port.
     while kill -0 $! 2>/dev/null && [[ $(users "$2") == "$EUID" ]]; do sleep 0.5; done
     kill $! 2>/dev/null
 else
-    "${start[@]}" -i
+    "${start[@]}"
 fi
 exit 0 # sshd ends with 255 when its client leaves
