@@ -155,8 +155,8 @@ _LOCK = Lock(
 )
 _CONTENTS = (
     b"toolkit-contents: apt installed\tlibc6\t2.36-9\tamd64\tglibc\t2.36-9\ntoolkit-contents: system Debian\n"
-    b'toolkit-contents: python {"version": "3.11.2", "packages": [{"name": "a", "version": "1", "license": "MIT", "tags": []}], '
-    b'"horovod": {}}\ntoolkit-contents: end\n'
+    b'toolkit-contents: pip {"name": "a", "version": "1", "license": "MIT", "tags": []}\n'
+    b"toolkit-contents: horovod {}\ntoolkit-contents: end\n"
 )
 
 
@@ -278,7 +278,9 @@ READERS: dict[str, Reader] = {
     ),
     "lock": Reader((format_lock(_LOCK).encode(),), _read_lock),
     "contents": Reader(
-        (_CONTENTS,), lambda data, _: contents(data.decode("utf-8", "replace")), ValueError
+        (_CONTENTS,),
+        lambda data, _: contents(data.decode("utf-8", "replace").splitlines()),
+        ValueError,
     ),
     "labels": Reader(
         (b'{"data": {"attributes": {"labels": {"a": "b"}}}}',),

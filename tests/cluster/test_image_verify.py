@@ -51,7 +51,7 @@ def test_an_image_that_is_wrong_is_found_before_it_is_kept(tiny):
     noisy = 'printf "#!/bin/sh\\necho welcome\\n" > /.singularity.d/env/99-noise.sh'
     built = tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy))
     assert built.returncode == 74
-    assert "| entrypoint: by exec: it prints 1 line of its own, first: welcome" in built.stderr
+    assert "| entrypoint: by run: it prints 1 line of its own, first: welcome" in built.stderr
     assert not (tiny.images / "tiny.sif").exists()
     assert tiny.run("build", tiny.recipe("true")).returncode == 0
     found = outcomes(tiny.run("verify", "tiny", "--json").stdout)

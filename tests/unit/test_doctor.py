@@ -14,9 +14,10 @@ from toolkit.doctor import node_jobs
 from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.items import ITEMS, diagnose
 from toolkit.errors import PlanError, ShapeError, UsageError
+from toolkit.images.store.contents import Contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
-from toolkit.images.verify.own_checks import ImageContents, ImageRunner
+from toolkit.model.image import Python
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.slurm.client import Client
@@ -146,8 +147,9 @@ def test_an_allreduce_is_held_against_what_the_site_expects(expected, outcome):
     results: dict[str, object] = {"passed": True, "gigabytes_per_second": 5.0}
     run = ScriptRun(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results))
     stored = StoredImage(name="i", path="/i.sif", manifest=None)
-    image = ImageCase(image=stored, runner=ImageRunner("/i.sif"), nodes=1, gpus=4)
-    image.contents = ImageContents(python="3.11", modules=("torch",), cuda="12.4")
+    image = ImageCase(image=stored, nodes=1, gpus=4)
+    python = Python(path="python3", version="3.11", modules=("torch",))
+    image.contents = Contents(python="3.11", pythons=(python,), cuda="12.4")
     image.run_ranks = lambda *_: run
     site = Site(name="s", allreduce={"nccl": expected} if expected else {})
     answer = ITEM["allreduce-nccl"].only(case({}, site=site, image_case=image))

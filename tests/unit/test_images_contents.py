@@ -20,9 +20,11 @@ toolkit-contents: apt installed\tlibc6\t2.36-9\ti386\tglibc\t2.36-9
 toolkit-contents: apt installed\tmawk\t1:1.3.4~1\tamd64\tmawk\t1:1.3.4~1
 toolkit-contents: apt config-files\tgone\t1\tamd64\tgone\t1
 toolkit-contents: system Debian GNU/Linux 12 (bookworm)
-toolkit-contents: python {{"version": "3.11.2", "packages": [{{"name": "numpy", "version": "2.4.6", "license": "BSD-3-Clause", \
-"tags": ["cp311-cp311-manylinux_2_28_x86_64"]}}, {{"name": "Odd_One", "version": "1", "license": "née <x>", "tags": []}}, \
-{{"name": "numpy", "version": "1.0", "license": "", "tags": []}}], "horovod": {{"pytorch": "2.13.0+cpu"}}}}
+toolkit-contents: python 3.11.2
+toolkit-contents: pip {{"name": "numpy", "version": "2.4.6", "license": "BSD-3-Clause", "tags": ["cp311-cp311-manylinux_2_28_x86_64"]}}
+toolkit-contents: pip {{"name": "Odd_One", "version": "1", "license": "née <x>", "tags": []}}
+toolkit-contents: pip {{"name": "numpy", "version": "1.0", "license": "", "tags": []}}
+toolkit-contents: horovod {{"pytorch": "2.13.0+cpu"}}
 toolkit-modules: {_VENV % "python3"}
 toolkit-modules: {{"path": "/usr/bin/python3", "prefix": "/usr", "version": "3.11.2", "modules": ["json"]}}
 toolkit-modules: {_VENV % "python"}
@@ -40,7 +42,7 @@ MANIFEST = Manifest(
 
 
 def contents() -> Contents:
-    found = parse(SAID)
+    found = parse(SAID.splitlines())
     assert found
     return found
 
@@ -62,21 +64,28 @@ def test_every_package_is_found_by_its_name_and_version():
         "toolkit-modules: nonsense",
         'toolkit-modules: {"path": 1}',
         "toolkit-modules: " + "[" * 100000,
-        "toolkit-contents: python {]",
+        "toolkit-contents: pip {]",
     ],
 )
 def test_what_no_script_of_ours_said_is_refused(line):
     with pytest.raises(ValueError):  # noqa: PT011
-        parse(f"{line}\n{SAID}")
+        parse([line, *SAID.splitlines()])
 
 
 @pytest.mark.parametrize(("path", "has_python"), [("/usr/bin:/bin", True), ("/nowhere", False)])
-def test_the_script_runs_in_any_shell(path, has_python):
+def test_the_script_runs_in_any_shell(path, has_python, tmp_path):
     words = ["/bin/sh", "-c", SCRIPT]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, env={"PATH": path})
-    found = parse(said.stdout)
+    (tmp_path / "nvidia_cuda_runtime_cu12-12.9.79.dist-info").mkdir()
+    text = "Name: nvidia-cuda-runtime-cu12\nVersion: 12.9.79\n"
+    (tmp_path / "nvidia_cuda_runtime_cu12-12.9.79.dist-info/METADATA").write_text(text)
+    env = {"PATH": path, "PYTHONPATH": str(tmp_path), "TWO": "1\n2=3"}
+    said = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
+    found = parse(said.stdout.splitlines())
     assert found is not None
-    assert has_python or (found.debian, found.pip) == ((), ())
+    if has_python:
+        assert (found.variables["TWO"], found.cuda) == ("1\n2=3", "12.9.79")
+    else:
+        assert (found.debian, found.pip, found.variables) == ((), (), {})
 
 
 def test_the_bill_of_materials_keeps_to_the_schema():

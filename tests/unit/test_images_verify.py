@@ -8,19 +8,20 @@ import re
 import runpy
 import subprocess
 import sys
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from toolkit.cli import image_move
+from toolkit import shell
 from toolkit.config import package_directory
+from toolkit.images.store.contents import MARK, Contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase
 from toolkit.images.verify.checks import CHECKS, judge_driver
-from toolkit.images.verify.own_checks import ImageContents, Results
-from toolkit.images.verify.verdicts import merged
-from toolkit.model.image import Verdict
+from toolkit.images.verify.own_checks import Results
+from toolkit.images.verify.verdicts import merged, verdicts
+from toolkit.model.image import Python, Verdict
 
 SCRIPTS = package_directory("images/checks")
 RANKS = runpy.run_path(str(SCRIPTS / "ranks.py"))
@@ -59,17 +60,6 @@ def test_one_witness_of_horovods_build_is_not_enough(
     env = {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
-
-
-@pytest.mark.parametrize(
-    "package", ["nvidia_cuda_runtime_cu12-12.9.79", "nvidia_cuda_runtime-12.9.79"]
-)
-def test_the_cuda_of_packages_of_python_needs_a_driver(package, tmp_path):
-    (tmp_path / f"{package}.dist-info").mkdir()
-    env = {"PYTHONPATH": str(tmp_path)}
-    argv = [sys.executable, str(SCRIPTS / "look.py")]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    assert '"cuda": "12.9.79"' in done.stdout
 
 
 GPU_TORCH = "class _C:\n    _cuda_getArchFlags = lambda: 'sm_80 sm_90'\n"
@@ -164,22 +154,33 @@ def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path):
     }
 
 
-def test_an_answer_of_another_form_ends_no_command(monkeypatch):
-    """The checks say so; the image is not asked again for what is saved after them."""
-    given, saved = case(None), []
-    given.runner.contents = lambda: json.loads("no JSON")  # type: ignore[method-assign]
-    replaced = {
-        "find": lambda _: given.image,
-        "require_apptainer": str,
-        "find_site": lambda *_, **__: (None, ""),
-        "local_case": lambda *_, **__: given,
-        "verdicts": lambda *_: (),
-        "save": lambda *_, gpu_code: saved.append(gpu_code),
-    }
-    for name, function in replaced.items():
-        monkeypatch.setattr(f"toolkit.cli.image_move.{name}", function)
-    image_move.verify.main(["x"], standalone_mode=False)
-    assert saved == [{}]
+@pytest.mark.parametrize(
+    ("printed", "code", "outcomes"),
+    [
+        ("{0} started\n{0} end\n", 0, {"entrypoint": "passed", "imports": "unchecked"}),
+        ("welcome\n{0} started\n{0} end\n", 0, {"entrypoint": "failed"}),
+        ("no shell\n", 255, {"entrypoint": "failed", "imports": "unchecked"}),
+        ("{0} started\ntoolkit-modules: {{\n{0} end\n", 0, {"checks": "failed"}),
+        ("{0} started\n{0} end\ntoolkit-check: own failed: no\n", 1, {"own": "failed"}),
+        ("{0} started\n{0} end\nkilled\n", 137, {"checks": "failed"}),
+    ],
+)
+def test_one_start_of_an_image_tells_all(printed, code, outcomes, monkeypatch):
+    """No answer ends the command, and an image that gives a strange one is not asked again."""
+    starts = []
+
+    def run(argv: list[str], **_: object) -> shell.Result:
+        starts.append(argv)
+        return shell.Result(tuple(argv), code, printed.format(MARK), "")
+
+    monkeypatch.setattr(shell, "run", run)
+    monkeypatch.setattr(shell, "require_apptainer", lambda: "apptainer")
+    monkeypatch.setattr("toolkit.images.verify.verdicts.CHECKS", CHECKS[4:])
+    given = ImageCase(image=StoredImage(name="x", path="/x.sif"))
+    given.labels = {}
+    made = {verdict.name: verdict.outcome for verdict in verdicts(given)}
+    assert outcomes.items() <= made.items()
+    assert len(starts) == 1
 
 
 def test_a_fact_without_a_value_is_none():
@@ -190,34 +191,38 @@ def test_a_fact_without_a_value_is_none():
     assert (results.gpu_code, results.mpi) == ({}, ["pmix"])
 
 
-TORCH = ImageContents(python="3.11", modules=("torch",), programs=("torchrun",))
-WHOLE = ImageContents(
-    python="3.11", modules=("torch", "horovod"), programs=("mpirun", "ompi_info", "horovodrun")
-)
+def contents(modules: str, programs: str = "", **more: Any) -> Contents:
+    python = Python(path="python3", version="3.11", modules=tuple(modules.split()))
+    return Contents(python="3.11", pythons=(python,), programs=tuple(programs.split()), **more)
 
 
-class Runner:
+TORCH = contents("torch", "torchrun")
+WHOLE = contents("torch horovod", "mpirun ompi_info horovodrun")
+
+
+class Case(ImageCase):
     """An image that prints something when it runs checks."""
 
-    def __init__(self, contents: ImageContents | None, *printed: str) -> None:
-        self.printed, self.contents, self.calls = printed, lambda: contents, ""
+    held, printed, calls = Contents(), tuple[str, ...](), ""
 
-    def run_checks(self, results: Results, *words: str) -> None:
-        self.calls += " ".join(words)
+    def _ask(self, results: Results, *scripts: str) -> Contents:
+        self.calls = " ".join(scripts)
         for line in self.printed:
             results.feed(line)
+        return self.held
 
 
-def case(contents: ImageContents | None, *printed: str, **more: Any) -> ImageCase:
-    image = StoredImage(name="x", path="/x.sif", manifest=more.pop("manifest", None))
-    return ImageCase(image=image, runner=cast("Any", Runner(contents, *printed)), **more)
+def case(held: Contents, *printed: str, **more: Any) -> Case:
+    made = Case(image=StoredImage(name="x", path="/x.sif"), **more)
+    made.held, made.printed = held, printed
+    return made
 
 
 @pytest.mark.parametrize(
     ("contents", "gpus", "names"),
     [
-        (None, 0, ""),
-        (ImageContents(python="3.11"), 0, "user-site"),
+        (Contents(), 0, ""),
+        (contents(""), 0, "user-site"),
         (TORCH, 2, "imports user-site ranks-gloo"),
         (WHOLE, 0, "imports user-site openmpi horovod-build ranks-mpi ranks-gloo"),
         (replace(TORCH, cuda="12.4"), 2, "imports user-site gpu-code ranks-gloo ranks-nccl"),
@@ -226,7 +231,7 @@ def case(contents: ImageContents | None, *printed: str, **more: Any) -> ImageCas
 def test_an_image_of_others_gets_the_checks_that_it_can_take(contents, gpus, names):
     given = case(contents, local_gpus=gpus)
     assert given.results.checks == []
-    made = [each.name for each in CHECKS if re.search(f"['k ]{each.name} ", given.runner.calls)]  # type: ignore[attr-defined]
+    made = [each.name for each in CHECKS if re.search(f"['k ]{each.name} ", given.calls)]
     assert made == names.split()
 
 
@@ -263,7 +268,7 @@ RELEASE = "nvcr.io/nvidia/pytorch:24.05-py3"
     ],
 )  # fmt: skip
 def test_a_driver_against_cuda(cuda, drivers, base, compat, outcome, says):
-    given = case(ImageContents(cuda=cuda, compat=compat))
+    given = case(Contents(cuda=cuda, compat=compat))
     given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
     answer = judge_driver(given, drivers)
     assert (answer.outcome, says in answer.message) == (outcome, True), answer

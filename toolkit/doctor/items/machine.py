@@ -13,6 +13,7 @@ from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.decide import SetupOptions
 from toolkit.hostsetup.facts import read_facts
 from toolkit.images.host.workspace import file_system
+from toolkit.images.store.settings import run_in_image
 from toolkit.slurm import TESTED
 from toolkit.units import human_size
 
@@ -179,7 +180,7 @@ def _image(case: DoctorCase) -> Result:
             return unchecked(case.no_image)
         return failed(case.no_image, "toolkit image list")
     began = time.monotonic()
-    result = case.image_case.runner.run(["true"], timeout=60)
+    result = run_in_image(case.image.path, ["true"], timeout=60)
     seconds = time.monotonic() - began
     what = f"{case.image.path} ({human_size(case.image_case.path.stat().st_size)})"
     if not result.ok:

@@ -23,11 +23,24 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.image_checks import list_missing, promised_variables
+from toolkit.images.recipe.block import CheckCall
+from toolkit.images.recipe.image_checks import (
+    list_missing,
+    list_modules,
+    promised_variables,
+    runner,
+)
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import with_keys
+from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store import sbom, store
-from toolkit.images.store.contents import Contents, read_contents
+from toolkit.images.store.contents import (
+    SCRIPT,
+    VARIABLES,
+    Contents,
+    read_contents,
+    require_contents,
+)
 from toolkit.images.store.provenance import (
     base_state,
     describe_base,
@@ -37,10 +50,11 @@ from toolkit.images.store.provenance import (
     hash_lock,
     tool_versions,
 )
-from toolkit.images.store.settings import read_variables, user_options
 from toolkit.images.store.sif_files import partition_digest
-from toolkit.images.verify.own_checks import MOUNTED, ImageRunner, Results
-from toolkit.images.verify.verdicts import FindSite, finish, merged, no_site, to_verdict
+from toolkit.images.verify.case import local_case
+from toolkit.images.verify.own_checks import MOUNTED, OWN_CHECKS, start_image
+from toolkit.images.verify.verdicts import FindSite, merged, no_site, to_verdict
+from toolkit.images.verify.verdicts import verdicts as check_image
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.quoting import shell_words
@@ -201,13 +215,16 @@ def _finish(
         find_site: As of ``BuildOptions``.
     """
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
-    with ThreadPoolExecutor() as pool:  # each start of the image is on one core
-        listing = pool.submit(read_contents, sif)
-        outcome.results.frameworks |= _keep_promises(task, outcome)
-        manifest = _describe(task, outcome, draft)
-        image = store.StoredImage(name=name, path=sif, manifest=manifest)
-        verdicts = finish(image, find_site)
-    contents = listing.result()
+    with ThreadPoolExecutor() as pool:
+        base = pool.submit(read_contents, outcome.base, VARIABLES) if outcome.base else None
+        contents = _run_checks(task)
+    _require_promised(task, base.result().variables if base else {}, contents)
+    manifest = _describe(task, outcome, draft)
+    image = store.StoredImage(name=name, path=sif, manifest=manifest)
+    site, reason = find_site()
+    case = local_case(image, site=site, no_site=reason)
+    case.contents, case.results = contents, task.follower.reader.results
+    verdicts = (*manifest.verified, *check_image(case, at_build=True))
     if lock and (wrong := list_differences(lock, contents)):
         raise BuildError(
             f"the built image of {name} differs from the lock; it is not kept",
@@ -225,8 +242,9 @@ def _finish(
         system=contents.system,
         horovod=contents.horovod,
     )
+    outcome.keep()
     path, manifest = _publish(task, manifest, contents)
-    seconds = round(sum(outcome.seconds.values()), 1)
+    seconds = round(sum(task.follower.seconds.values()), 1)
     return BuildResult(
         path=str(path), manifest=manifest, is_current=False, seconds=seconds, verdicts=verdicts
     )
@@ -260,28 +278,38 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
-def _keep_promises(task: BuildTask, outcome: BuildOutcome) -> dict[str, str]:
-    """Start the finished image as a user does; return the frameworks that are its base's.
+def _run_checks(task: BuildTask) -> Contents:
+    """Start the finished image, once: list its contents, and run its checks.
+
+    A base that is an image of this machine may bring frameworks of which no step knows.
 
     Raises:
-        BuildError: It lacks variables of its recipe or its base, or cannot import a framework that
-            the manifest of its base names.
+        BuildError: A check failed, or the image does not run.
     """
-    image, plan = str(task.place.sif), task.plan
-    before = read_variables(outcome.base) if outcome.base else {}
-    promised = promised_variables(before, plan.variables, plan.path)
-    wrong = list_missing(promised, read_variables(image, user_options()))
+    image, plan, follower = str(task.place.sif), task.plan, task.follower
     existing = find_manifest(Path(plan.base.path)) if isinstance(plan.base, LocalImage) else None
-    names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
-    versions: dict[str, str] = {}
-    if names and not wrong:
-        words = ["python3", f"{MOUNTED}/imports.py", *sorted(names)]
-        result, results = ImageRunner(image, as_user=True).run(words), Results()
-        for line in result.stdout.splitlines():
-            results.feed(line)
-        versions = results.frameworks
-        if not result.ok:
-            wrong = list(result.tail(1))
+    names = set(existing.frameworks if existing else ()) - {*list_modules(plan.steps)}
+    call = CheckCall(
+        name="base-imports", command=f"imports.py {quote_words(sorted(names))}", is_python=True
+    )
+    of_base = (runner((call,), (), MOUNTED),) if names else ()
+    follower.begin("checks")
+    scripts = (*of_base, SCRIPT, OWN_CHECKS)
+    code = follower.follow(*start_image(image, *scripts, action="run"))
+    if code != 0:
+        raise follower.error(code)
+    follower.end()
+    return require_contents(image, follower.reader.results.listed, follower.reader.tail)
+
+
+def _require_promised(task: BuildTask, base: Mapping[str, str], contents: Contents) -> None:
+    """Refuse an image that lacks variables of its recipe or of its base.
+
+    Raises:
+        BuildError: It does.
+    """
+    plan = task.plan
+    wrong = list_missing(promised_variables(base, plan.variables, plan.path), contents.variables)
     if wrong:
         raise BuildError(
             f"{plan.name} was built, but lacks what its recipe and its base promise; it is not"
@@ -290,7 +318,6 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome) -> dict[str, str]:
             details=wrong,
             next_step=f"a step may have removed it; the log: {task.follower.log}",
         )
-    return versions
 
 
 def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
@@ -312,7 +339,7 @@ def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
 
 def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manifest:
     """Return the manifest of a built image, without its contents."""
-    plan, lock, results, sif = task.plan, task.lock, outcome.results, task.place.sif
+    plan, lock, sif, results = task.plan, task.lock, task.place.sif, task.follower.reader.results
     base = task.base.image if task.base else describe_base(plan.base)
     return replace(
         draft,
@@ -321,7 +348,7 @@ def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manife
         built=_time(time.time()),
         seconds={
             step: draft.seconds.get(step, 0.0) if step in outcome.cached else seconds
-            for step, seconds in outcome.seconds.items()
+            for step, seconds in task.follower.seconds.items()
         },
         frameworks=results.frameworks,
         mpi=tuple(results.mpi),

@@ -10,6 +10,7 @@ from typing import Literal
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.plan import STEP
 from toolkit.images.recipe.protection import CONFLICT, FITS, parse_names
+from toolkit.images.store.contents import is_listed
 from toolkit.images.verify.own_checks import Results
 
 TAIL = 15  # lines of the log that a failure shows
@@ -73,6 +74,9 @@ class Reader:
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
         """Take a line without its end; return whether a step began or a check ended."""
+        if self.step == "checks" and is_listed(line):  # what an image lists of itself
+            self.results.feed(line)
+            return None
         self.no_space = self.no_space or _NO_SPACE in line.lower()
         self._feed_conflict(line)
         step = _STEP.match(line)

@@ -144,7 +144,7 @@ def build(
         fresh: Do not use the engine's cache.
 
     Raises:
-        BuildError: A step or a check failed, or the engine ended; names the step, its command, and
+        BuildError: A step failed, or the engine ended; names the step, its command, and
             the end of the log.
         NoSpaceError: A disk was full.
         NeedsInstallError: skopeo or Apptainer is missing.
@@ -176,11 +176,12 @@ def build(
         image = result.read_text().strip()
     follower.begin("convert")
     packer = _convert(engine, image, plan, place, follower)
-    follower.end()
-    with _engine_errors(engine, "name the image"):
-        engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
-    programs = f"{engine}, {packer}"
-    return BuildOutcome(follower.reader.results, programs, follower.seconds, cached)
+
+    def name_image() -> None:
+        with _engine_errors(engine, "name the image"):
+            engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
+
+    return BuildOutcome(f"{engine}, {packer}", cached, keep=name_image)
 
 
 def _require_space(engine: Engine, plan: Plan) -> None:
@@ -493,7 +494,7 @@ class Layout(Base, frozen=True, kw_only=True):
 
 
 def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower: Follower) -> str:
-    """Make ``place.sif`` of an engine's image and run its checks; return the program that did it.
+    """Make ``place.sif`` of an engine's image; return the program that did it.
 
     Apptainer reads `docker save`'s archive as well, but compresses every layer by gzip first, on
     one core, and then decompresses it. In an OCI layout it takes layers uncompressed.

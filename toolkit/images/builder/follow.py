@@ -25,6 +25,7 @@ from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_config import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.recipe.plan import STEP
+from toolkit.images.store.contents import is_listed
 from toolkit.shell import Progress
 from toolkit.units import human_time
 
@@ -39,7 +40,7 @@ _UNREACHABLE = (
     "Failed to establish a new connection",
     "Network is unreachable",
 )
-_LONGEST = 1 << 16  # characters of a line
+_LONGEST = 1 << 18  # characters of a line
 _CLEANUP = 60.0  # seconds for a killed program to end
 
 
@@ -145,7 +146,8 @@ class Follower:
         try:
             for line in _lines(process.stdout):
                 line = mask_secrets(self.secrets, f"{line.rstrip(chr(10))}\n")
-                self._stream.write(line)
+                if self.reader.step != "checks" or not is_listed(line):
+                    self._stream.write(line)
                 take(line)
             code = process.wait()
             return code if code >= 0 else 128 - code

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from toolkit.errors import ImageMissingError
+from toolkit.errors import BuildError, ImageMissingError
 from toolkit.images.lockfile.files import open_index
 from toolkit.images.lockfile.index import File
 from toolkit.images.recipe import library
@@ -178,5 +178,14 @@ def _list_build(image: StoredImage, base: Base, has: Packages) -> Packages:
 
 
 def _read_list(path: str) -> str:
-    """Return an image's list of what only its build had; empty if it has none."""
-    return run_in_image(path, ["cat", BUILD_PACKAGES], timeout=_PATIENCE).stdout
+    """Return an image's list of what only its build had; empty if it has none.
+
+    Raises:
+        BuildError: The image does not run.
+    """
+    words = ["/bin/sh", "-c", f"[ ! -e {BUILD_PACKAGES} ] || cat {BUILD_PACKAGES}"]
+    done = run_in_image(path, words, timeout=_PATIENCE)
+    if not done.ok:
+        reason = "the image could not list the packages of its build"
+        raise BuildError(reason, place=path, details=done.tail())
+    return done.stdout

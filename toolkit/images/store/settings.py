@@ -5,101 +5,69 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import BuildError
-
-_PATIENCE = 120.0  # seconds
-VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
-
 
 # Apptainer creates a directory of settings, in the user's home unless it is named; it works without
 # one that cannot be created. A file in its place, such as /dev/null, would get other permissions.
-NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
+NO_SETTINGS = dict.fromkeys(("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR"), "/proc/apptainer")
 # Of the kernel's files, root may write to these without any capability.
 _PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _SYS = ("block", "bus", "class", "dev", "devices", "module")  # what programs read of the hardware
 
 
-def image_command(program: str, action: str = "exec") -> tuple[str, ...]:
-    """Return the words before an image and a command that runs in it without this machine.
-
-    Root gets no capability, and no file of the kernel that it could write to: otherwise what the
-    image holds, which steps made that were confined, would do as it likes with this machine.
-    """
-    words = (program, "--silent", action, "--cleanenv", "--containall")
-    if os.geteuid() != 0:
-        return words
-    paths = [*(f"/proc/{name}" for name in _PROC), *(f"/sys/{name}" for name in _SYS)]
-    binds = (
-        word for path in paths if Path(path).exists() for word in ("--bind", f"{path}:{path}:ro")
-    )
-    return (*words, "--no-privs", "--no-mount", "sys", *binds)
-
-
-def run_in_image(
+def image_command(
     image: str | Path,
     command: Sequence[str],
     *,
-    timeout: float,
     action: str = "exec",
     options: Sequence[str] = (),
-    variables: Mapping[str, str] = {},  # never changed
-) -> shell.Result:
-    """Run a program in an image without the help of this machine: no home, variables or ``/tmp``.
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command that runs a program in an image without this machine, and its environment.
+
+    It gets no home, variables or ``/tmp``. Root gets no capability, and no file of the kernel that
+    it could write to: otherwise what the image holds, which steps made that were confined, would do
+    as it likes with this machine.
 
     Args:
         image: The SIF file.
         command: The program and its arguments, as the image knows them.
-        timeout: Seconds after which it is killed.
         action: ``exec`` or ``run``.
         options: Further options of Apptainer's.
-        variables: Further variables that Apptainer itself sees.
+
+    Raises:
+        NeedsInstallError: Apptainer is not installed.
+    """
+    words = [shell.require_apptainer(), "--silent", action, "--cleanenv", "--containall"]
+    if os.geteuid() == 0:
+        words += ["--no-privs", "--no-mount", "sys"]
+        paths = (*(f"/proc/{name}" for name in _PROC), *(f"/sys/{name}" for name in _SYS))
+        for path in paths:
+            words += ["--bind", f"{path}:{path}:ro"] if Path(path).exists() else []
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C.UTF-8",
+    }
+    return [*words, *options, str(image), *command], environment | NO_SETTINGS
+
+
+def run_in_image(image: str | Path, command: Sequence[str], *, timeout: float) -> shell.Result:
+    """Run a program in an image without the help of this machine; a failure is in the result.
 
     Raises:
         NeedsInstallError: Apptainer is not installed.
         CommandFailedError: The program did not end in time.
     """
-    program = shell.require_apptainer()
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(Path.home()),
-        "LC_ALL": "C.UTF-8",
-        **variables,
-    }
-    return shell.run(
-        [*image_command(program, action), *options, image, *command],
-        env=environment | NO_SETTINGS,
-        cwd="/",
-        timeout=timeout,
-        check=False,
-    )
+    argv, env = image_command(image, command)
+    return shell.run(argv, env=env, cwd="/", timeout=timeout, check=False)
 
 
 def user_options() -> tuple[str, ...]:
     """Return the options that have root start an image as an ordinary user does."""
     return ("--security", "uid:65534,gid:65534") if os.geteuid() == 0 else ()
-
-
-def read_variables(image: str | Path, options: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables that a program has in an image, with further options of Apptainer's.
-
-    Raises:
-        BuildError: The image does not run.
-        NeedsInstallError: Apptainer is not installed.
-    """
-    # Before the first zero is what the image prints when it is started.
-    script = "printf '\\000'; cat /proc/self/environ"
-    words = ["/bin/sh", "-c", script]
-    result = run_in_image(image, words, timeout=_PATIENCE, options=options)
-    if not result.ok:
-        raise BuildError(
-            "the image could not list its variables", place=str(image), details=result.tail()
-        )
-    pairs = (entry.partition("=") for entry in result.stdout.split("\0")[1:])
-    return {name: value for name, _, value in pairs if name}
 
 
 def inspect(path: str | Path) -> dict[str, dict[str, str]]:

@@ -8,18 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from toolkit.checks import failed
 from toolkit.errors import CommandFailedError
+from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.image_checks import runner as runner_script
+from toolkit.images.store.contents import SCRIPT, Contents
 from toolkit.images.store.settings import inspect
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.own_checks import (
     MOUNTED,
-    ImageContents,
-    ImageRunner,
+    OWN_CHECKS,
     Results,
+    ask,
     list_lacks,
     usual_checks,
 )
@@ -71,6 +73,7 @@ class ScriptRun(NamedTuple):
         return self.outcome.message or f"the job ended with {self.outcome.exit_code}"
 
 
+_OWN_CHECKS = f"[ ! -e {CHECKS}/run ] || {OWN_CHECKS}"  # a foreign image has none
 # Runs ``checks/ranks.py`` on nodes, given a launcher and the script's arguments. It needs the run
 # API, which is above images, and is therefore passed in.
 RunRanks = Callable[[str, Sequence[str]], ScriptRun]
@@ -82,7 +85,6 @@ class ImageCase:
 
     Attributes:
         image: the file, and the manifest that belongs to it.
-        runner: runs programs in it.
         local_gpus: the number of GPUs of this machine.
         local_drivers: the version of their driver.
         site: what the site offers; None if there is none, and then ``no_site`` says why.
@@ -95,7 +97,6 @@ class ImageCase:
     """
 
     image: StoredImage
-    runner: ImageRunner
     local_gpus: int = 0
     local_drivers: tuple[str, ...] = ()
     site: SiteOffer | None = None
@@ -126,12 +127,23 @@ class ImageCase:
             return manifest.base.reference
         return self.labels.get("org.label-schema.usage.singularity.deffile.from", "")
 
+    @property
+    def action(self) -> Literal["exec", "run"]:
+        """The action by which jobs start it; they run no runscript of a foreign image."""
+        manifest = self.image.manifest
+        return "run" if manifest and manifest.runscript else "exec"
+
+    def _ask(self, results: Results, *scripts: str) -> Contents:
+        gpus = self.local_gpus > 0
+        return ask(self.image.path, results, *scripts, action=self.action, gpus=gpus)
+
     @cached_property
-    def contents(self) -> ImageContents:
-        """The contents of the image."""
-        # Checks of its own are tried where no Python tells whether there are any.
-        empty = ImageContents(has_checks=self.image.manifest is not None)
-        return self.runner.contents() or empty
+    def contents(self) -> Contents:
+        """The contents of the image; nothing if it does not run."""
+        try:
+            return self._ask(Results(), SCRIPT)
+        except CommandFailedError:
+            return Contents()
 
     @property
     def expected(self) -> dict[str, str]:
@@ -141,10 +153,9 @@ class ImageCase:
     @cached_property
     def results(self) -> Results:
         """The results of the checks in the image: its own, and the usual ones that it lacks."""
-        results, contents = Results(), self.contents
+        results = Results()
         try:
-            if contents.has_checks:
-                self.runner.run_checks(results)
+            contents = self.contents = self._ask(results, SCRIPT, _OWN_CHECKS)
             wanted = tuple(self.expected) or contents.modules
             modules = [name for name in wanted if name not in results.frameworks]
             lacks = list_lacks(contents, modules, self.local_gpus)
@@ -155,8 +166,7 @@ class ImageCase:
                 and (not results.find(call.name) or (call.name == "imports" and self.expected))
             ]
             if calls:
-                script = runner_script(calls, contents.modules, MOUNTED)
-                self.runner.run_checks(results, "-c", script)
+                self._ask(results, runner_script(calls, contents.modules, MOUNTED))
         except CommandFailedError as error:
             results.checks.append(failed(error.cause, name="checks"))
         self.controllers, self.gpu_code = tuple(results.controllers), results.gpu_code
@@ -197,7 +207,6 @@ def local_case(image: StoredImage, **fields: Any) -> ImageCase:
         driver = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return ImageCase(
         image=image,
-        runner=ImageRunner(image.path, gpus=gpus > 0),
         local_gpus=gpus,
         local_drivers=(driver[1],) if driver else (),
         **fields,

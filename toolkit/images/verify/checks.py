@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from toolkit.checks import Check, Result, check, failed, passed, unchecked
 from toolkit.images.recipe import catalogue
@@ -16,8 +16,6 @@ from toolkit.images.store.store import whole_header
 from toolkit.images.verify.case import ImageCase
 from toolkit.slurm.parse import common_mpi_type
 from toolkit.units import compare, counted, human_size
-
-_WORD = "toolkit-is-in"
 
 
 @check("manifest", "the image has a manifest")
@@ -86,19 +84,14 @@ def check_entrypoint(case: ImageCase) -> Result:
     A foreign image is started as jobs start it, by ``exec``: what its own runscript would start is
     not known.
     """
-    ours = case.image.manifest is not None and case.image.manifest.runscript
-    actions: tuple[Literal["exec", "run"], ...] = ("exec", "run") if ours else ("exec",)
-    for action in actions:
-        result = case.runner.run(["/bin/sh", "-c", f"echo {_WORD}"], action=action, timeout=60)
-        lines = [*result.stdout.splitlines(), *result.stderr.splitlines()]
-        own = [line.strip() for line in lines if line.strip() and line != _WORD]
-        if not result.ok or _WORD not in lines:
-            reason = own[-1] if own else f"exit code {result.returncode}"
-            return failed(f"by {action}: a command does not run in it ({reason})")
-        if own:
-            text = f"it prints {counted(len(own), 'line')} of its own, first: {own[0]}"
-            return failed(f"by {action}: {text}")
-    if ours:
+    action, own = case.action, case.results.own
+    if not case.results.is_started:
+        reason = own[-1] if own else "it printed nothing"
+        return failed(f"by {action}: a command does not run in it ({reason})")
+    if own:
+        text = f"it prints {counted(len(own), 'line')} of its own, first: {own[0]}"
+        return failed(f"by {action}: {text}")
+    if action == "run":
         return passed("prints nothing of its own")
     return passed(
         "prints nothing of its own by exec; its runscript is not used by jobs and was not run"

@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal
-
-import msgspec
 
 from toolkit import shell
 from toolkit.checks import Result, failed, passed
 from toolkit.config import package_directory
-from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.block import CHECKS, CheckCall
 from toolkit.images.recipe.compiled import rank_checks
 from toolkit.images.recipe.quoting import quote_words
-from toolkit.images.store.settings import run_in_image, user_options
-from toolkit.model.base import Model
+from toolkit.images.store.contents import MARK, Contents, is_listed, parse
+from toolkit.images.store.settings import image_command, user_options
 
 MOUNTED = "/mnt/toolkit/checks"  # where the image has the scripts of ``images/checks``
-_MARK = "toolkit-json: "  # begins the line in which ``checks/look.py`` reports
-_PATIENCE, _PATIENCE_FOR_ALL = 300.0, 900.0  # seconds for one program, and for all checks together
+_PATIENCE = 900.0  # seconds for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
+OWN_CHECKS = f"/bin/sh {CHECKS}/run"  # runs those that an image carries
 _FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller|gpu-code) (?P<value>\S.*)")
 # horovodrun's prefix of its ranks' lines.
 _RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")
 
 
-class ImageContents(Model, frozen=True, kw_only=True):
-    """The contents of an image, as ``checks/look.py`` lists them without importing anything.
-
-    Attributes:
-        python: version of Python 3; empty if there is none.
-        modules: the frameworks and related modules in it.
-        programs: the programs of MPI, Horovod and torch that are on PATH.
-        cuda: version of CUDA; empty if there is none.
-        compat: whether it has CUDA's compat package, by which data-center GPUs run newer CUDA on
-            older drivers.
-        has_checks: whether it carries checks of its own.
-    """
-
-    python: str = ""
-    modules: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-    cuda: str = ""
-    compat: bool = False
-    has_checks: bool = False
-
-
 @dataclass
 class Results:
-    """The results that the checks of an image printed."""
+    """The output of one start of an image.
+
+    Attributes:
+        is_started: A command runs in it.
+        own: What starting it printed, and no command of ours.
+        listed: The lines of the list of its contents.
+    """
+
+    is_started: bool = False
+    own: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
 
     checks: list[Result] = field(default_factory=list)
     frameworks: dict[str, str] = field(default_factory=dict)
@@ -61,6 +46,11 @@ class Results:
 
     def feed(self, line: str) -> Result | None:
         """Take a line; return the result of the check that it reports, if it reports one."""
+        if is_listed(line):
+            self.is_started = True
+            self.listed.append(line)
+        elif not self.is_started and line.strip():
+            self.own.append(line.strip())
         check, fact = _CHECK.match(line), _FACT.match(line)
         if check:
             make = passed if check["outcome"] == "passed" else failed
@@ -87,67 +77,53 @@ class Results:
         return [check for check in self.checks if check.outcome == "failed"]
 
 
-@dataclass(frozen=True)
-class ImageRunner:
-    """Runs programs in an image without help from this machine: no home, variables or ``/tmp``.
+def start_image(
+    image: str, *scripts: str, action: str, gpus: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts an image once for all scripts, and its environment.
 
-    Attributes:
-        image: the SIF file.
-        gpus: with the node's NVIDIA driver.
-        as_user: as an ordinary user, also if root calls.
+    It is started as an ordinary user does it. The output is for ``Results``. The exit code is that
+    of the last script that failed.
+
+    Args:
+        image: The SIF file.
+        scripts: What the image's shell runs, one after the other.
+        action: Apptainer's: ``exec``, or ``run``, as jobs start images of ours.
+        gpus: With the node's NVIDIA driver.
     """
-
-    image: str
-    gpus: bool = False
-    as_user: bool = False
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        action: Literal["exec", "run"] = "exec",
-        timeout: float = _PATIENCE,
-    ) -> shell.Result:
-        """Run a program; a failure is in the result.
-
-        Raises:
-            CommandFailedError: it gave no answer within ``timeout`` seconds.
-        """
-        options = [
-            *(("--nv",) if self.gpus else ()),
-            *(user_options() if self.as_user else ()),
-            *("--bind", f"{package_directory('images/checks')}:{MOUNTED}:ro"),
-        ]
-        return run_in_image(self.image, argv, timeout=timeout, action=action, options=options)
-
-    def contents(self) -> ImageContents | None:
-        """Return the contents of the image; None if it has no Python 3 that runs."""
-        try:
-            lines = self.run(["python3", f"{MOUNTED}/look.py"]).stdout.splitlines()
-        except CommandFailedError:
-            return None
-        report = next((line for line in reversed(lines) if line.startswith(_MARK)), None)
-        if report is None:
-            return None
-        return msgspec.json.decode(report.removeprefix(_MARK), type=ImageContents)
-
-    def run_checks(self, results: Results, *words: str) -> shell.Result:
-        """Have the image's shell run checks, by default those that it carries; add their results.
-
-        Raises:
-            CommandFailedError: they did not end in time.
-        """
-        before = len(results.failed)
-        done = self.run(["/bin/sh", *(words or (f"{CHECKS}/run",))], timeout=_PATIENCE_FOR_ALL)
-        for line in done.stdout.splitlines():
-            results.feed(line)
-        if not done.ok and len(results.failed) == before:
-            detail = f"the checks ended with {done.returncode}: {' '.join(done.tail(1))}"
-            results.checks.append(failed(detail, name="checks"))
-        return done
+    options = (
+        *(("--nv",) if gpus else ()),
+        *user_options(),
+        *("--bind", f"{package_directory('images/checks')}:{MOUNTED}:ro"),
+    )
+    parts = (f"(\n{script}\n) || status=$?" for script in scripts)
+    script = "\n".join((f"echo '{MARK} started'; exec 2>&1; status=0", *parts, "exit $status"))
+    return image_command(image, ["/bin/sh", "-c", script], action=action, options=options)
 
 
-def usual_checks(contents: ImageContents, modules: Collection[str]) -> tuple[CheckCall, ...]:
+def ask(image: str, results: Results, *scripts: str, action: str, gpus: bool = False) -> Contents:
+    """Start an image once; add what its checks print to ``results``, and return its contents.
+
+    Raises:
+        CommandFailedError: It did not end in time.
+    """
+    before = len(results.failed)
+    argv, env = start_image(image, *scripts, action=action, gpus=gpus)
+    done = shell.run(argv, env=env, cwd="/", timeout=_PATIENCE, check=False)
+    for line in (*done.stderr.splitlines(), *done.stdout.splitlines()):
+        results.feed(line)
+    if results.is_started and not done.ok and len(results.failed) == before:
+        detail = f"the checks ended with {done.returncode}: {' '.join(done.tail(1))}"
+        results.checks.append(failed(detail, name="checks"))
+    try:
+        return parse(results.listed) or Contents()
+    except ValueError as error:
+        detail = f"the image's list of its contents cannot be read: {error}"
+        results.checks.append(failed(detail, name="checks"))
+        return Contents()
+
+
+def usual_checks(contents: Contents, modules: Collection[str]) -> tuple[CheckCall, ...]:
     """Return the checks that are made of every image that has what they take.
 
     Args:
@@ -170,7 +146,7 @@ def usual_checks(contents: ImageContents, modules: Collection[str]) -> tuple[Che
 
 
 def list_lacks(
-    contents: ImageContents,
+    contents: Contents,
     modules: Collection[str],
     gpus: int,
     controllers: Collection[str] = (),

@@ -19,7 +19,7 @@ from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
 from toolkit.images.verify.checks import AT_BUILD, CHECKS, check_labels
-from toolkit.images.verify.own_checks import ImageRunner, Results
+from toolkit.images.verify.own_checks import OWN_CHECKS, Results, ask
 from toolkit.model.image import Manifest, Verdict
 from toolkit.shell import Progress
 
@@ -93,17 +93,6 @@ def no_site() -> tuple[None, str]:
     return None, "no site was asked for"
 
 
-def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
-    """Verify an image that was just built; return these verdicts after those of its own checks.
-
-    Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
-    """
-    assert image.manifest
-    site, reason = find_site()
-    case = local_case(image, site=site, no_site=reason)
-    return (*image.manifest.verified, *verdicts(case, at_build=True))
-
-
 def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
     """Run the checks that an image carries, and save the results in its manifest, if it has one.
 
@@ -115,16 +104,16 @@ def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
         BuildError: The image has no checks, or did not run.
         NeedsInstallError: Apptainer is not installed.
     """
-    results = Results()
-    printed = ImageRunner(image.path).run_checks(results)
+    results, case = Results(), local_case(image)
+    ask(image.path, results, OWN_CHECKS, action=case.action)
     if not any(check.name != "checks" for check in results.checks):
         raise BuildError(
             f"the image {image.name} has no checks of its own, or does not run",
             place=image.path,
-            details=printed.tail(),
+            details=(*results.own, *(check.message for check in results.checks)),
         )
     if image.manifest is not None:
-        results.checks.insert(0, check_labels.only(local_case(image)))
+        results.checks.insert(0, check_labels.only(case))
     made = tuple(map(to_verdict, results.checks))
     save(image, made, progress, results.frameworks, results.gpu_code)
     return made

@@ -19,7 +19,7 @@ with the processes that they started. It serves where a command is short and onl
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from toolkit.images.builder.apptainer.programs import (
     clean_environment,
     fence_command,
     program_version,
-    run_image_checks,
     with_sources,
 )
 from toolkit.images.builder.follow import LAST_STEPS, Follower
@@ -46,7 +45,6 @@ from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.cache import BASES, Cache, CacheEntry
 from toolkit.images.store.settings import inspect
-from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
 
@@ -54,27 +52,25 @@ BUILD_DATE = "org.label-schema.build-date"
 _MIRROR = "{{ mirror }}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class BuildOutcome:
-    """The outcome of a successful build.
+    """The outcome of a build whose image is yet to be checked.
 
     Attributes:
-        results: The results of the checks.
         builder: The programs that built it.
-        seconds: The seconds that each step took.
         cached: The steps that came from a cache.
         base: The path of the image's base, if it is an image of this machine; else empty.
         layers: The layers, as of a manifest.
         unequal: The layers that differ from the lock, though they were built from it.
+        keep: Names the image in the engine that built it, after it has passed its checks.
     """
 
-    results: Results
     builder: str
-    seconds: dict[str, float] = field(default_factory=dict)
     cached: tuple[str, ...] = ()
     base: str = ""
     layers: tuple[Layer, ...] = ()
     unequal: tuple[str, ...] = ()
+    keep: Callable[[], object] = bool
 
 
 def build(
@@ -99,7 +95,7 @@ def build(
         config: The host configuration that the steps see; this machine's by default.
 
     Raises:
-        BuildError: A step or a check failed; names it, its command, and the end of the log.
+        BuildError: A step failed; names it, its command, and the end of the log.
         NoSpaceError: A disk was full.
         NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
@@ -125,12 +121,8 @@ def build(
         binds=binds,
     )
     _run(task, place, follower, steps=[*names, "pack"])
-    _check(task, place, follower)
-    follower.end()
-    version = program_version(command.program)
-    outcome = BuildOutcome(follower.reader.results, version, follower.seconds)
-    outcome.base = str(local) if local.is_file() else ""
-    return outcome
+    base = str(local) if local.is_file() else ""
+    return BuildOutcome(program_version(command.program), base=base)
 
 
 def build_base(
@@ -192,7 +184,7 @@ def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
 def pack_archive(
     base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path
 ) -> str:
-    """Build and check ``place.sif`` of another engine's archive; return the program that did it.
+    """Build ``place.sif`` of another engine's archive; return the program that did it.
 
     A user without subordinate ids may do this, too: no step changes an owner. Errors as of
     ``build``.
@@ -204,7 +196,6 @@ def pack_archive(
     arguments = _temporary_mounts(place)
     task = _Task(command, base, definition, place.sif, arguments=arguments, cwd=cwd)
     _run(task, place, follower, steps=["pack"])
-    _check(task, place, follower)
     return program_version(command.program)
 
 
@@ -237,7 +228,7 @@ def _run(
     *,
     steps: Collection[str] = (),
 ) -> None:
-    """Run ``apptainer build`` behind the fence, but for the image's checks.
+    """Run ``apptainer build`` behind the fence.
 
     Raises:
         BuildError, NoSpaceError: It failed.
@@ -262,13 +253,6 @@ def _run(
         cwd=task.cwd,
     )
     if code != 0:
-        raise follower.error(code)
-
-
-def _check(task: _Task, place: Workspace, follower: Follower) -> None:
-    """Run the checks of the finished image."""
-    follower.begin("checks")
-    if (code := run_image_checks(task.command.program, place, follower)) != 0:
         raise follower.error(code)
 
 

@@ -19,11 +19,10 @@ from toolkit.images.host.host_config import ROOT, Bind, HostConfig, write_host_c
 from toolkit.images.host.kernel import module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.block import CHECKS, SOURCES
+from toolkit.images.recipe.block import SOURCES
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.images.store.settings import VARIABLES, image_command
 from toolkit.model.base import to_json
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -158,13 +157,6 @@ def _fence_words(place: Workspace, readable: Iterable[str], cwd: Path | str) -> 
     for path in map(os.path.realpath, place.directories):
         words += ["--bind", path, path]
     return (*before, bubblewrap, *words, "--chdir", str(cwd), "--")
-
-
-def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
-    """Run the checks of ``place.sif`` without help of this machine; return their exit code."""
-    command = [*image_command(program), str(place.sif), "/bin/sh", f"{CHECKS}/run"]
-    settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
-    return follower.follow(command, clean_environment() | settings)
 
 
 def clean_environment() -> dict[str, str]:
