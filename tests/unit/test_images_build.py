@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.progress import Silent
 from toolkit import shell
@@ -30,7 +29,6 @@ from toolkit.images.builder.follow import Follower
 from toolkit.images.host import host_config as host
 from toolkit.images.host import mutex, privilege, workspace
 from toolkit.images.host.mutex import hold_image
-from toolkit.images.host.workspace import Owner
 from toolkit.images.recipe import library
 from toolkit.images.recipe.recipe import Space
 from toolkit.images.verify.own_checks import Results
@@ -199,45 +197,17 @@ def test_a_workspace_is_private_and_goes(tmp_path, monkeypatch):
     assert list(images.iterdir()) == []
 
 
-HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
-
-
-@pytest.mark.parametrize(
-    ("owner", "lives", "days", "gone"),
-    [
-        (HERE, False, 0, True),
-        (HERE, True, 0, False),  # no locks on this file system
-        (replace(HERE, boot="before"), True, 0, True),
-        (replace(HERE, host="nid002"), False, 6, False),
-        (replace(HERE, host="nid002"), False, 8, True),
-        (replace(HERE, store="/others"), False, 6, False),
-        (replace(HERE, store="/others"), False, 8, True),
-        (None, False, 0, True),  # it was being made; only an empty one is removed
-    ],
-)
-def test_whose_directories_are_removed(owner, lives, days, gone):
-    assert workspace.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
-
-
-def leave(parent: Path, owner: Owner | None) -> Path:
-    """The directory of a build that is dead."""
-    directory = Path(tempfile.mkdtemp(prefix=".toolkit-build-", dir=parent))
-    (directory / "rootfs").mkdir()
-    if owner is not None:
-        workspace.mark(directory, owner)
-    return directory
-
-
 def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path, monkeypatch):
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
-    images = tmp_path / "images"
-    images.mkdir()
-    own = replace(workspace.describe_process(images), pid=2**22 + 1)
-    dead = leave(images, own)
-    unmarked, foreign = leave(images, None), leave(images, replace(own, host="nid007"))
-    precious = tmp_path / "precious"
+    images, precious = tmp_path / "images", tmp_path / "precious"
     precious.mkdir()
-    (images / ".toolkit-build-link").symlink_to(precious)
+    dead, unmarked = (images / f"{workspace.own_prefix()}{name}" for name in ("dead", "unmarked"))
+    foreign = images / f"{workspace.PREFIX}nid007-dead"
+    for directory in (dead, unmarked, foreign):
+        (directory / "rootfs").mkdir(parents=True)
+    for directory in (dead, foreign):
+        (directory / workspace.MARKER).touch()
+    (images / f"{workspace.own_prefix()}link").symlink_to(precious)
     with workspace.workspace(images) as first:
         assert not dead.exists()
         with workspace.workspace(images) as second:
@@ -246,21 +216,18 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path, mo
     assert unmarked.exists()
     assert foreign.exists()
     long_ago = time.time() - 8 * 86400
-    for directory in (unmarked, foreign):
-        os.utime(directory, (long_ago, long_ago))
-    workspace.sweep(images)
-    assert {path.name for path in images.iterdir()} == {".toolkit-build-link", unmarked.name}
+    os.utime(foreign, (long_ago, long_ago))
     (unmarked / "rootfs").rmdir()  # what a kill before the marker leaves is empty
     workspace.sweep(images)
-    assert [path.name for path in images.iterdir()] == [".toolkit-build-link"]
+    assert [path.name for path in images.iterdir()] == [f"{workspace.own_prefix()}link"]
     assert precious.exists()
 
 
 def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandoned(
     tmp_path, monkeypatch
 ):
-    """Another build searches before the directory has a lock, or before it has its marker."""
-    make, mark, made, marked = tempfile.mkdtemp, workspace.mark, list[str](), list[Path]()
+    """Another build searches before the directory has a lock."""
+    make, made = tempfile.mkdtemp, list[str]()
 
     def make_and_search(*, prefix: str, dir: Path) -> str:
         made.append(make(prefix=prefix, dir=dir))
@@ -268,21 +235,14 @@ def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandone
             workspace.sweep(tmp_path)
         return made[-1]
 
-    def search_and_mark(directory: Path, owner: Owner) -> None:
-        marked.append(directory)
-        if len(marked) == 1:
-            directory.rmdir()
-        mark(directory, owner)
-
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_search)
-    monkeypatch.setattr(workspace, "mark", search_and_mark)
     with workspace.workspace(tmp_path) as place:
-        assert (len(made), len(marked)) == (4, 2)
+        assert len(made) == 3
         assert [place.output] == list(tmp_path.iterdir())
 
 
-def test_a_build_without_locks_is_known_by_its_marker(tmp_path, monkeypatch):
+def test_a_build_without_locks_is_left_alone(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

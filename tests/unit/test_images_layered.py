@@ -33,16 +33,12 @@ def built(
     """Run the steps of a recipe on a base with this digest, which each layer holds."""
 
     def run_step(run: layered._LayeredBuild, *_: object) -> str:
-        return f"u{len(run.used)}"
-
-    def pack(run: layered._LayeredBuild, upper: str) -> Path:
-        made = run.place.output / f"{upper}.sqfs"
-        made.write_text(base)
-        return made
+        upper = f"u{len(run.used)}"
+        (run.place.output / f"{upper}.sqfs").write_text(base)
+        return upper
 
     monkeypatch.setattr(layered, "build_command", lambda: BuildCommand("apptainer"))
     monkeypatch.setattr(layered._LayeredBuild, "_run_step", run_step)
-    monkeypatch.setattr(layered._LayeredBuild, "_pack", pack)
     monkeypatch.setattr(layered, "_lower", lambda entry: Lower(path=entry.path))
     locked = layered.LockedBuild(lock, HostConfig) if lock else None
     with workspace(images) as place:

@@ -249,10 +249,10 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     (images / f"{name}.sif").unlink(missing_ok=True)
     scratch = tmp_path / "scratch"
     monkeypatch.setenv("TOOLKIT_BUILD_TMP", str(scratch))
-    dead = [parent / ".toolkit-build-dead" for parent in (images, scratch)]
+    dead = [parent / f"{workspace.own_prefix()}dead" for parent in (images, scratch)]
     for directory in dead:
         directory.mkdir(parents=True)
-        workspace.mark(directory, replace(workspace.describe_process(images), boot="before"))
+        (directory / workspace.MARKER).touch()
     prune.prune(images, older_than=None, unused_for=None, dry_run=True)
     assert all(directory.exists() for directory in dead)
     prune.prune(images, older_than=None, unused_for=None)
@@ -263,10 +263,10 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_the_directories_of_another_user_stay(images):
-    mine, others = (images / f".toolkit-build-{owner}" for owner in ("mine", "others"))
+    mine, others = (images / f"{workspace.own_prefix()}{owner}" for owner in ("mine", "others"))
     for directory in (mine, others):
         directory.mkdir()
-        workspace.mark(directory, replace(workspace.describe_process(images), boot="before"))
+        (directory / workspace.MARKER).touch()
     os.chown(others, 65534, 65534)
     workspace.sweep(images)
     assert (mine.exists(), others.exists()) == (False, True)

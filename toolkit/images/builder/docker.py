@@ -44,16 +44,14 @@ from toolkit.images.host import host_config
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.bases import Base, BaseOutput, Debootstrap
+from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.plan import STEP, Plan
 from toolkit.images.recipe.quoting import quote_word
 from toolkit.images.registry.registry import Source, require_skopeo, write_login
 from toolkit.images.store.cache import Cache
 from toolkit.runtimes.docker import Engine, find_engine
-from toolkit.units import human_size
 
-_MEGABYTE = 10**6
 _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 _VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 # What Apptainer adds to a base, and adds again when the engine's image becomes a SIF.
@@ -153,7 +151,6 @@ def build(
     shell.require_apptainer()  # before the engine works in vain
     require_skopeo()
     engine, client = builder
-    _require_space(engine, plan)
     word, config = secrets.token_urlsafe(18), host_config.collect_host_config()
     steps = {step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)}
     details = {"base": plan.base.output().detail, "convert": "a SIF of it"}
@@ -182,22 +179,6 @@ def build(
             engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
 
     return BuildOutcome(f"{engine}, {packer}", cached, keep=name_image)
-
-
-def _require_space(engine: Engine, plan: Plan) -> None:
-    if engine.root is None:
-        return
-    try:
-        free = shutil.disk_usage(engine.root).free
-    except OSError:
-        return  # only root may enter the engine's directory
-    if free < plan.space.build * _MEGABYTE:
-        needed = human_size(plan.space.build * _MEGABYTE)
-        raise NoSpaceError(
-            f"the build needs {needed} in the engine's directory; {human_size(free)} are free",
-            place=str(engine.root),
-            next_step="docker system df; docker builder prune",
-        )
 
 
 def _mirror(base: Base) -> dict[str, str]:
@@ -482,17 +463,6 @@ def _has_image(engine: Engine, name: str) -> bool:
     return True
 
 
-class Layout(Base, frozen=True, kw_only=True):
-    """The base of a conversion: the engine's image in OCI's layout. No recipe can name it."""
-
-    def output(self) -> BaseOutput:
-        """Return what the definition of the conversion gets from this base."""
-        return BaseOutput(
-            detail="the image that the engine built",
-            header=("Bootstrap: oci", f"From: {_LAYOUT}"),
-        )
-
-
 def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower: Follower) -> str:
     """Make ``place.sif`` of an engine's image; return the program that did it.
 
@@ -507,7 +477,7 @@ def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower:
     saved.unlink()
     text = conversion(plan.name, engine.name, plan.variables)
     try:
-        return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
+        return apptainer.pack_archive(text, place, follower, place.scratch)
     finally:
         shutil.rmtree(layout, ignore_errors=True)
 
@@ -523,7 +493,7 @@ def conversion(name: str, engine: str, environment: Mapping[str, str]) -> str:
     exported = "\n".join(f"    export {setting}" for setting in settings)
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
-        + "\n".join(Layout().output().header)
+        + f"Bootstrap: oci\nFrom: {_LAYOUT}"
         + (f"\n\n%environment\n{exported}\n" if dollars else "")
         + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
     )

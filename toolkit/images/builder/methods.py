@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
-from toolkit.images.builder import docker
 from toolkit.images.builder.apptainer import apptainer, layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.apptainer.programs import why_no_layers
@@ -30,6 +29,9 @@ from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.store.cache import WHEELS, Cache
 from toolkit.images.store.provenance import describe_base
 from toolkit.shell import Progress
+
+if TYPE_CHECKING:
+    from toolkit.images.builder import docker
 
 Engine = Literal["auto", "apptainer", "docker"]
 _NOT_EQUAL = "; the image has what is locked, but is another file than in layers"
@@ -103,6 +105,8 @@ def choose_builder(engine: Engine, progress: Progress) -> docker.Builder | None:
     Raises:
         ForbiddenError, NeedsInstallError: Neither can build here; gives the reasons of both.
     """
+    from toolkit.images.builder import docker
+
     if engine != "auto":
         return docker.find_builder() if engine == "docker" else None
     try:
@@ -147,6 +151,8 @@ def _compiled_wheels(task: BuildTask) -> Iterator[Path | None]:
 
 
 def _build_by_docker(task: BuildTask, builder: docker.Builder) -> BuildOutcome:
+    from toolkit.images.builder import docker
+
     with _compiled_wheels(task) as wheels:
         return docker.build(
             task.place,

@@ -2,8 +2,8 @@
 
 The directories of a killed build are removed by the next build. A build holds a lock (flock) on its
 directories, and the kernel drops it with the last process of the build. If several machines share a
-file system without shared locks, the lock says nothing about builds of the others; a marker in the
-directory does: host, boot and process.
+file system without shared locks, the lock says nothing about builds of the others: the name of a
+directory has its host, and those of other hosts stay for a week.
 """
 
 from __future__ import annotations
@@ -27,34 +27,15 @@ from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.mutex import require_writable
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.recipe.recipe import Space
-from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
 PREFIX = ".toolkit-build-"
-MARKER = ".toolkit-workspace.json"  # tells whose directory it is
+MARKER = ".toolkit-workspace"  # tells that a build made the directory
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
 _REMOVAL = 300  # seconds
 _MAX_AGE = 7 * 86400.0  # seconds; no build takes so long
-
-
-class Owner(Model, frozen=True, kw_only=True):
-    """The build of a directory.
-
-    Attributes:
-        store: The directory of the images that it builds.
-        host: The name of the machine.
-        boot: The machine's boot id; no process survives a restart.
-        pid: The tool's process.
-        started: When that process started, in clock ticks since boot; process ids are reused.
-    """
-
-    store: str
-    host: str
-    boot: str
-    pid: int
-    started: int
 
 
 @dataclass(frozen=True)
@@ -172,10 +153,9 @@ def file_system(directory: Path) -> str:
 
 def sweep(images: Path) -> None:
     """Remove the directories of dead builds of this store."""
-    owner = describe_process(images)
     for parent in dict.fromkeys((images, scratch_parent(images))):
         for directory in parent.glob(f"{PREFIX}*"):
-            _remove_abandoned(directory, owner)
+            _remove_abandoned(directory)
 
 
 @contextmanager
@@ -189,10 +169,10 @@ def workspace(images: Path) -> Iterator[Workspace]:
     """
     make_directories(images)
     sweep(images)
-    owner, made, locks = describe_process(images), {}, []
+    made, locks = {}, []
     try:
         for parent in dict.fromkeys((images, scratch_parent(images))):
-            made[parent], lock = _make(parent, owner)
+            made[parent], lock = _make(parent)
             locks.append(lock)
         yield Workspace(
             output=made[images], scratch=made[scratch_parent(images)], locks=tuple(locks)
@@ -204,25 +184,22 @@ def workspace(images: Path) -> Iterator[Workspace]:
             os.close(lock)
 
 
-def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
+def _make(parent: Path) -> tuple[Path, int]:
     """Make a directory that is locked and marked; another build may remove it before that."""
-    while True:
-        new = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    lock = None
+    while lock is None:
+        new = Path(tempfile.mkdtemp(prefix=own_prefix(), dir=parent))
         lock = lock_new_directory(new)
-        if lock is None:
-            continue
-        try:
-            mark(new, owner)
-            return new, lock
-        except FileNotFoundError:  # without locks, another build took it for abandoned
-            os.close(lock)
-        except BaseException:
-            os.close(lock)
-            remove(new)
-            raise
+    (new / MARKER).touch()
+    return new, lock
 
 
-def _remove_abandoned(directory: Path, reader: Owner) -> None:
+def own_prefix() -> str:
+    """Return how the names of this machine's directories begin."""
+    return f"{PREFIX}{socket.gethostname()}-"
+
+
+def _remove_abandoned(directory: Path) -> None:
     """Remove the directory of a dead build; one without a marker only if it is empty.
 
     Who can write to a shared directory of images can give this name to any directory there.
@@ -232,28 +209,19 @@ def _remove_abandoned(directory: Path, reader: Owner) -> None:
     except OSError:
         return  # it belongs to another user, is a symbolic link, or is gone
     try:
-        status, owner = os.fstat(lock), read_mark(directory)
-        lives = owner is not None and _start_time(owner.pid) == owner.started
-        is_dead = is_abandoned(owner, reader, lives=lives, age=time.time() - status.st_mtime)
-        if status.st_uid != os.geteuid() or not is_dead or not _is_free(lock):
-            return
-        if owner is not None:
-            clear(directory)
-        else:
-            with suppress(OSError):
+        status = os.fstat(lock)
+        is_here = directory.name.startswith(own_prefix())
+        is_old = time.time() - status.st_mtime > _MAX_AGE
+        with suppress(OSError):  # a build has the lock, or the file system has none
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if status.st_uid != os.geteuid() or not (is_here or is_old):
+                return
+            if (directory / MARKER).exists():
+                clear(directory)
+            else:
                 directory.rmdir()
     finally:
         os.close(lock)
-
-
-def _is_free(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # without locks on the file system, the marker must do
-        return True
-    return True
 
 
 def clear(directory: Path) -> None:
@@ -277,55 +245,3 @@ def remove(*paths: Path) -> bool:
             command = (*namespace_command(namespace_ids()), *words)
             shell.run(command, cwd="/", check=False, timeout=_REMOVAL)
     return not any(path.exists() for path in paths)
-
-
-def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float) -> bool:
-    """Return whether a directory whose lock is free may be removed. Pure.
-
-    Args:
-        owner: The marker; None if there is none that can be read.
-        reader: The process that asks.
-        lives: Whether the owner's process is alive, as far as this machine can see.
-        age: Seconds since the directory was last changed.
-    """
-    if age > _MAX_AGE or owner is None:  # nothing works in a directory before it is marked
-        return True
-    if owner.store != reader.store or owner.host != reader.host:
-        return False
-    return owner.boot != reader.boot or not lives
-
-
-def describe_process(store: Path) -> Owner:
-    """Return the marker of a build by this process."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot = ""
-    return Owner(
-        store=os.path.realpath(store),
-        host=socket.gethostname(),
-        boot=boot,
-        pid=os.getpid(),
-        started=_start_time(os.getpid()) or 0,
-    )
-
-
-def mark(directory: Path, owner: Owner) -> None:
-    """Write the marker of a build's directory."""
-    (directory / MARKER).write_text(to_json(owner), encoding="utf-8")
-
-
-def read_mark(directory: Path) -> Owner | None:
-    """Return the marker of a build's directory, if it has one that can be read."""
-    try:
-        return from_json((directory / MARKER).read_text(encoding="utf-8"), Owner)
-    except (OSError, UnicodeDecodeError, BadDataError):
-        return None
-
-
-def _start_time(pid: int) -> int | None:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(status.rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None

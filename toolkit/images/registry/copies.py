@@ -22,10 +22,9 @@ from toolkit.errors import (
 )
 from toolkit.files import hash_file, open_regular
 from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
-from toolkit.images.host.workspace import MARKER, PREFIX, describe_process, workspace
+from toolkit.images.host.workspace import MARKER, PREFIX, workspace
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
-from toolkit.model.base import to_json
 from toolkit.quoting import shell as quoted
 from toolkit.quoting import shell_words
 from toolkit.shell import Progress
@@ -40,7 +39,7 @@ scratch={scratch}
 mkdir -m 700 "$scratch" || exit
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
-printf %s {marker} > "$scratch/{marker_name}" && cat > "$scratch/sif" || exit
+touch "$scratch/{marker}" && cat > "$scratch/sif" || exit
 test "$(sha256sum < "$scratch/sif" | cut -d' ' -f1)" = {digest} || exit 3
 chmod {mode:o} "$scratch/sif" && exec 9>> {lock} && flock -w 3000 9 &&
     mv -f -- "$scratch/sif" {target} && {forget} || exit 4
@@ -109,8 +108,7 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
         progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
         script = _RECEIVE.format(
             scratch=quoted(str(target.with_name(f"{PREFIX}{secrets.token_hex(4)}"))),
-            marker=quoted(to_json(describe_process(Path(directory)))),
-            marker_name=MARKER,
+            marker=MARKER,
             digest=hash_file(path),
             mode=mode,
             lock=quoted(str(lock_path(target))),

@@ -19,8 +19,8 @@ with the processes that they started. It serves where a command is short and onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
@@ -36,7 +36,7 @@ from toolkit.images.builder.apptainer.programs import (
 )
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
-from toolkit.images.host.host_config import Bind, HostConfig, mount_options
+from toolkit.images.host.host_config import HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
@@ -111,16 +111,17 @@ def build(
         header = "\n".join(plan.base.output().header)
         definition = definition.replace(header, f"Bootstrap: localimage\nFrom: {local}")
     binds = host_config.write_host_config(config, place.output / "host", wheels)
-    task = _Task(
+    _run(
         command,
-        plan.base,
         definition,
         place.sif,
-        arguments=(*mount_options(binds), *_temporary_mounts(place)),
-        environment=environment or {},
-        binds=binds,
+        place,
+        follower,
+        (*_base_arguments(plan.base, place), *mount_options(binds), *_temporary_mounts(place)),
+        login=environment or {},
+        steps=[*names, "pack"],
+        readable=(*plan.base.output().reads, *(bind.source for bind in binds)),
     )
-    _run(task, place, follower, steps=[*names, "pack"])
     base = str(local) if local.is_file() else ""
     return BuildOutcome(program_version(command.program), base=base)
 
@@ -143,17 +144,18 @@ def build_base(
         cwd, text = str(Path(base.path).parent), read_text(Path(base.path))
     if base.output().setup:
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
-    task = _Task(
+    _run(
         build_command(),
-        base,
         text,
         target,
+        place,
+        follower,
+        (*_base_arguments(base, place), *_temporary_mounts(place, "base")),
         packing=(*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES),
-        arguments=_temporary_mounts(place, "base"),
-        environment=environment or {},
+        login=environment or {},
         cwd=cwd,
+        readable=base.output().reads,
     )
-    _run(task, place, follower)
     normalize_times(target, began, EPOCH)
     labels: dict[str, str] = inspect(target)["labels"]
     return labels
@@ -181,10 +183,8 @@ def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
     return entry or make_base(plan, plan.base_key, place, follower)
 
 
-def pack_archive(
-    base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path
-) -> str:
-    """Build ``place.sif`` of another engine's archive; return the program that did it.
+def pack_archive(definition: str, place: Workspace, follower: Follower, cwd: Path) -> str:
+    """Build ``place.sif`` of another engine's archive in ``cwd``; return the program that did it.
 
     A user without subordinate ids may do this, too: no step changes an owner. Errors as of
     ``build``.
@@ -194,64 +194,54 @@ def pack_archive(
     except ForbiddenError:
         command = BuildCommand(shell.find_apptainer() or "apptainer")
     arguments = _temporary_mounts(place)
-    task = _Task(command, base, definition, place.sif, arguments=arguments, cwd=cwd)
-    _run(task, place, follower, steps=["pack"])
+    _run(command, definition, place.sif, place, follower, arguments, steps=["pack"], cwd=cwd)
     return program_version(command.program)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One call of ``apptainer build``.
-
-    Attributes:
-        packing: The options of mksquashfs.
-        arguments: Further arguments of this build.
-        environment: Further variables for Apptainer, such as a login.
-        binds: What the steps see of the host.
-    """
-
-    command: BuildCommand
-    base: Base
-    definition: str
-    target: Path
-    packing: tuple[str, ...] = COMPRESSION
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    cwd: Path | str = "/"
-    binds: tuple[Bind, ...] = ()
-
-
 def _run(
-    task: _Task,
+    command: BuildCommand,
+    text: str,
+    target: Path,
     place: Workspace,
     follower: Follower,
+    arguments: Iterable[str],
     *,
+    packing: Iterable[str] = COMPRESSION,
+    login: Mapping[str, str] = {},  # never changed
     steps: Collection[str] = (),
+    cwd: Path | str = "/",
+    readable: Iterable[str] = (),
 ) -> None:
     """Run ``apptainer build`` behind the fence.
+
+    Args:
+        command: The program, and what it needs to change owners.
+        text: The definition.
+        target: The SIF file.
+        place: The directories of this build.
+        follower: Follows it.
+        arguments: Further arguments of this build.
+        packing: The options of mksquashfs.
+        login: Further variables for Apptainer.
+        steps: As of ``Follower.follow``.
+        cwd: Its current directory.
+        readable: What it reads, wherever it is.
 
     Raises:
         BuildError, NoSpaceError: It failed.
         ForbiddenError: There is no fence for root here.
     """
     definition = place.output / "image.def"
-    definition.write_text(task.definition, encoding="utf-8")
+    definition.write_text(text, encoding="utf-8")
     # --force: it replaces no file, but only so may a definition's labels replace Apptainer's own.
-    command = [task.command.program, "build", "--force", "--notest"]
-    command += ["--mksquashfs-args", " ".join(task.packing)]
-    command += [*_base_arguments(task.base, place), *task.arguments]
-    files = (str(task.target), str(definition))
-    environment = {**_environment(place, task.command), **task.environment}
-    readable = (*task.base.output().reads, *(bind.source for bind in task.binds))
-    fence = fence_command(place, follower, readable, task.cwd)
+    words = [command.program, "build", "--force", "--notest"]
+    words += ["--mksquashfs-args", " ".join(packing), *arguments]
+    fence = fence_command(place, follower, readable, cwd)
     # Behind the fence, a user is root already and may change owners.
-    options = task.command.options if may_mount() or not fence else ()
-    code = follower.follow(
-        [*fence, *command, *options, *files],
-        environment,
-        steps=steps,
-        cwd=task.cwd,
-    )
+    words += command.options if may_mount() or not fence else ()
+    environment = {**_environment(place, command), **login}
+    files = (str(target), str(definition))
+    code = follower.follow([*fence, *words, *files], environment, steps=steps, cwd=cwd)
     if code != 0:
         raise follower.error(code)
 

@@ -30,7 +30,6 @@ from toolkit.images.builder.apptainer.programs import (
     SHELL,
     STEP_SCRIPTS,
     SYSTEM_PATH,
-    clean_environment,
     program_version,
     run_step,
     write_step_config,
@@ -39,8 +38,7 @@ from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import Bind, HostConfig
-from toolkit.images.host.kernel import namespace_command
-from toolkit.images.host.privilege import build_command, namespace_ids
+from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
@@ -177,7 +175,7 @@ class _LayeredBuild:
                     products = self._compile()
                 binds = (Bind(source=products, target=WHEELS),) if takes else ()
                 upper = self._run_step(step, self._lowers, binds)
-                entry = self._keep(step, self._pack(upper))
+                entry = self._keep(step, self.place.output / f"{upper}.sqfs")
                 self._lowers.append(Lower(path=upper))
                 self._is_changed = True
             self.used.append(entry)
@@ -257,6 +255,8 @@ class _LayeredBuild:
         scripts = self.place.output / "host/steps"
         upper = f"u{self._number}"
         self._number += 1
+        layer = self.place.output / f"{upper}.sqfs"
+        pack = ("mksquashfs", str(self._directory / upper), str(layer), *LAYER_PACKING)
         (scripts / upper).write_text(step.script, encoding="utf-8")
         sandbox = SandboxStep(
             bubblewrap=shell.which("bwrap") or "bwrap",
@@ -276,6 +276,7 @@ class _LayeredBuild:
             products=products,
             product_source=WHEELS if products else "",
             byte_code=(*SHELL, f"{STEP_SCRIPTS}/byte-code"),
+            pack=() if step in self.plan.build else pack,
             changed=str(scripts / "changed"),
         )
         self.follower.announce(step.name)
@@ -288,19 +289,6 @@ class _LayeredBuild:
     def _directory(self) -> Path:
         """The directory of the steps' changes."""
         return self.place.scratch / "steps"
-
-    def _pack(self, upper: str) -> Path:
-        """Pack the changes of a step."""
-        made = self.place.output / f"{upper}.sqfs"
-        command = ("mksquashfs", str(self._directory / upper), str(made), *LAYER_PACKING)
-        code = self.follower.follow(
-            (*namespace_command(namespace_ids()), *command),
-            clean_environment(),
-            locks=self.place.locks,
-        )
-        if code != 0:
-            raise self.follower.error(code)
-        return made
 
     def compose(self, definition: str, copy: subprocess.Popen[str]) -> None:
         """Compose the image of its layers; ``copy`` as of ``compose.copying``."""

@@ -116,6 +116,7 @@ class SandboxStep(Model, frozen=True, kw_only=True):
         product_source: A directory of the image; empty if it makes no products.
         byte_code: A command of the image that makes byte code reproducible; empty to leave byte
             code unchanged.
+        pack: A command of the machine that packs what it changed; empty to leave it unpacked.
         changed: The file, on the host, that tells this command which byte code the step made.
     """
 
@@ -132,6 +133,7 @@ class SandboxStep(Model, frozen=True, kw_only=True):
     products: str = ""
     product_source: str = ""
     byte_code: tuple[str, ...] = ()
+    pack: tuple[str, ...] = ()
     changed: str = ""
 
 
@@ -157,7 +159,9 @@ def run(step: SandboxStep) -> int:
         with suppress(OSError):
             resolve(step.upper, bind.target).rmdir()
     settle(step.upper, lowers, began)
-    return 0
+    if step.pack:
+        code = subprocess.run(step.pack, stdin=subprocess.DEVNULL, check=False).returncode
+    return code
 
 
 def _show(lower: Lower, target: Path) -> str:
