@@ -28,7 +28,7 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import COMPRESSION
-from toolkit.images.host.privilege import build_command
+from toolkit.images.host.privilege import build_options
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 
@@ -119,13 +119,12 @@ class Changes:
 
     def flat(self, last: str) -> float:
         """Return the seconds of Apptainer with our definition, packed as we pack."""
-        chosen = build_command()
         (self.place / "flat.def").write_text(library.render(library.load(self._recipe(last))))
         scratch = self.place / "scratch"
         scratch.mkdir(exist_ok=True)
         env = {**self.env, "APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch)}
         packing = ("--mksquashfs-args", " ".join(COMPRESSION))
-        argv = (chosen.program, "build", "--force", *chosen.options, *packing)
+        argv = (shell.require_apptainer(), "build", "--force", *build_options(), *packing)
         return runner.seconds((*argv, "flat.sif", "flat.def"), self.place, env, 1800)
 
     def buildkit(self, last: str) -> float:

@@ -183,7 +183,7 @@ def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Pa
         engine.end()
         _, said = process.communicate(timeout=120)
         assert process.returncode == 74
-        assert "the Docker engine stopped in the step act of tiny" in said
+        assert "tiny could not be built: the step act failed" in said
         assert docked.left() == ["tiny.failed.log"]
         gone = docked.build(recipe)
         assert gone.returncode == 72

@@ -303,16 +303,14 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
         monkeypatch.setattr(privilege, name, ids)
     monkeypatch.setattr(privilege, "has_all_capabilities", lambda: full)
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
-    assert privilege.build_command(root=root) == privilege.BuildCommand(
-        "/usr/bin/apptainer", options
-    )
+    assert privilege.build_options(root=root) == options
 
 
 def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(ForbiddenError, match="is not set up here") as caught:
-        privilege.build_command(root=False)
+        privilege.build_options(root=False)
     assert (caught.value.next_step or "").startswith(
         "ask the administrator to run: apptainer config fakeroot --add "
     )

@@ -181,7 +181,7 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
             "the user has no ids", next_step="apptainer config fakeroot --add user"
         )
 
-    monkeypatch.setattr(methods, "build_command", refused)
+    monkeypatch.setattr(methods, "build_options", refused)
     with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
         methods.choose_builder("auto", Silent())
     assert raised.value.details[:2] == (

@@ -11,7 +11,6 @@ from toolkit.images.builder.apptainer import layered
 from toolkit.images.builder.apptainer.sandbox import Lower
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import HostConfig
-from toolkit.images.host.privilege import BuildCommand
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import Lock
@@ -37,7 +36,6 @@ def built(
         (run.place.output / f"{upper}.sqfs").write_text(base)
         return upper
 
-    monkeypatch.setattr(layered, "build_command", lambda: BuildCommand("apptainer"))
     monkeypatch.setattr(layered._LayeredBuild, "_run_step", run_step)
     monkeypatch.setattr(layered, "_lower", lambda entry: Lower(path=entry.path))
     locked = layered.LockedBuild(lock, HostConfig) if lock else None

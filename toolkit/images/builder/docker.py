@@ -18,7 +18,6 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -265,30 +264,7 @@ def _run_client(
     code = follower.follow(command, client_environment(engine), steps=steps, on_line=log.take)
     if code == 0:
         return tuple(log.cached)
-    error = follower.error(code if log.code is None else log.code)
-    if isinstance(error, NoSpaceError) or log.code is not None or _answers(engine):
-        raise error
-    raise BuildError(
-        f"the Docker engine stopped in the step {follower.reader.step} of {follower.name}; there is"
-        " no image",
-        place=engine.address,
-        details=error.details,
-        next_step="start it, and build again: it continues after the last complete step;"
-        f" the log: {follower.log}",
-    )
-
-
-def _answers(engine: Engine) -> bool:
-    """Return whether the engine answers, also a while after the client has ended."""
-    from docker.errors import DockerException
-
-    for _ in range(6):
-        try:
-            engine.client.ping()
-        except (DockerException, OSError):
-            return False
-        time.sleep(0.5)
-    return True
+    raise follower.error(code if log.code is None else log.code)
 
 
 @contextmanager

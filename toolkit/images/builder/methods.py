@@ -18,7 +18,7 @@ from toolkit.images.builder.apptainer.programs import why_no_layers
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host.host_config import HostConfig, collect_host_config
-from toolkit.images.host.privilege import build_command
+from toolkit.images.host.privilege import build_options
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import locked_definition
@@ -110,7 +110,7 @@ def choose_builder(engine: Engine, progress: Progress) -> docker.Builder | None:
     if engine != "auto":
         return docker.find_builder() if engine == "docker" else None
     try:
-        build_command()
+        build_options()
     except (ForbiddenError, NeedsInstallError) as refusal:
         try:
             builder = docker.find_builder()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
@@ -17,23 +16,11 @@ _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 _SYS_ADMIN = 21  # the capability's number
 
 
-@dataclass(frozen=True)
-class BuildCommand:
-    """The command that builds.
+def build_options(*, root: bool | None = None) -> tuple[str, ...]:
+    """Return the options of ``apptainer build`` that this user needs.
 
-    Attributes:
-        program: Apptainer or Singularity.
-        options: The options of its ``build`` that this user needs.
-    """
-
-    program: str
-    options: tuple[str, ...] = ()
-
-
-def build_command(*, root: bool | None = None) -> BuildCommand:
-    """Return the command that builds: as root directly, else in a user namespace (``--fakeroot``).
-
-    Root without all capabilities needs a user namespace, too.
+    Root builds directly. Any other user, and root without all capabilities, needs a user namespace:
+    ``--fakeroot``.
 
     Args:
         root: Whether the user is root; read from the process by default.
@@ -42,13 +29,13 @@ def build_command(*, root: bool | None = None) -> BuildCommand:
         NeedsInstallError: Apptainer is not installed.
         ForbiddenError: This user may not build; names what to ask the administrator for.
     """
-    program = shell.require_apptainer()
+    shell.require_apptainer()
     is_root = os.geteuid() == 0 if root is None else root
     if is_root and has_all_capabilities():
-        return BuildCommand(program)
+        return ()
     if None in map(subordinate_range, (_SUBUID, _SUBGID)) or shell.which("newuidmap") is None:
         raise _not_allowed(is_root)
-    return BuildCommand(program, options=("--fakeroot",))
+    return ("--fakeroot",)
 
 
 def may_mount() -> bool:

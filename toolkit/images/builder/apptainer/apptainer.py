@@ -37,7 +37,7 @@ from toolkit.images.builder.apptainer.programs import (
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import HostConfig, mount_options
-from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
+from toolkit.images.host.privilege import build_options, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
 from toolkit.images.recipe.plan import Plan
@@ -99,7 +99,7 @@ def build(
         NoSpaceError: A disk was full.
         NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
-    command = build_command()
+    options = build_options()
     config = with_sources(config or host_config.collect_host_config(), plan)
     names = {step.name: step.detail for step in (*plan.repeated, *plan.steps)}
     follower.details = {"base": plan.base.output().detail, **LAST_STEPS, **names}
@@ -112,7 +112,7 @@ def build(
         definition = definition.replace(header, f"Bootstrap: localimage\nFrom: {local}")
     binds = host_config.write_host_config(config, place.output / "host", wheels)
     _run(
-        command,
+        options,
         definition,
         place.sif,
         place,
@@ -123,7 +123,7 @@ def build(
         readable=(*plan.base.output().reads, *(bind.source for bind in binds)),
     )
     base = str(local) if local.is_file() else ""
-    return BuildOutcome(program_version(command.program), base=base)
+    return BuildOutcome(program_version(), base=base)
 
 
 def build_base(
@@ -145,7 +145,7 @@ def build_base(
     if base.output().setup:
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
     _run(
-        build_command(),
+        build_options(),
         text,
         target,
         place,
@@ -190,16 +190,16 @@ def pack_archive(definition: str, place: Workspace, follower: Follower, cwd: Pat
     ``build``.
     """
     try:
-        command = build_command()
+        options = build_options()
     except ForbiddenError:
-        command = BuildCommand(shell.find_apptainer() or "apptainer")
+        options = ()
     arguments = _temporary_mounts(place)
-    _run(command, definition, place.sif, place, follower, arguments, steps=["pack"], cwd=cwd)
-    return program_version(command.program)
+    _run(options, definition, place.sif, place, follower, arguments, steps=["pack"], cwd=cwd)
+    return program_version()
 
 
 def _run(
-    command: BuildCommand,
+    options: tuple[str, ...],
     text: str,
     target: Path,
     place: Workspace,
@@ -215,7 +215,7 @@ def _run(
     """Run ``apptainer build`` behind the fence.
 
     Args:
-        command: The program, and what it needs to change owners.
+        options: What this user needs to change owners.
         text: The definition.
         target: The SIF file.
         place: The directories of this build.
@@ -234,12 +234,12 @@ def _run(
     definition = place.output / "image.def"
     definition.write_text(text, encoding="utf-8")
     # --force: it replaces no file, but only so may a definition's labels replace Apptainer's own.
-    words = [command.program, "build", "--force", "--notest"]
+    words = [shell.require_apptainer(), "build", "--force", "--notest"]
     words += ["--mksquashfs-args", " ".join(packing), *arguments]
     fence = fence_command(place, follower, readable, cwd)
     # Behind the fence, a user is root already and may change owners.
-    words += command.options if may_mount() or not fence else ()
-    environment = {**_environment(place, command), **login}
+    words += options if may_mount() or not fence else ()
+    environment = {**_environment(place), **login}
     files = (str(target), str(definition))
     code = follower.follow([*fence, *words, *files], environment, steps=steps, cwd=cwd)
     if code != 0:
@@ -276,10 +276,10 @@ def _temporary_mounts(place: Workspace, name: str = "within") -> tuple[str, ...]
     return mount_options(place.temporary_bind(target, name) for target in ("/tmp", "/var/tmp"))
 
 
-def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:
+def _environment(place: Workspace) -> dict[str, str]:
     """Return Apptainer's whole environment."""
     environment = clean_environment()
-    program = str(Path(command.program).parent)
+    program = str(Path(shell.require_apptainer()).parent)
     environment |= {
         "PATH": f"{place.output / 'bin'}:{environment['PATH']}:{program}",
         "GOMAXPROCS": "1",

@@ -38,7 +38,6 @@ from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import Bind, HostConfig
-from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
@@ -124,7 +123,6 @@ class _LayeredBuild:
         fresh: bool,
         locked: LockedBuild | None,
     ) -> None:
-        self.program = build_command().program
         self.builder = ""
         self.place, self.follower, self.plan = place, follower, plan
         self.fresh, self.locked = fresh, locked
@@ -296,7 +294,7 @@ class _LayeredBuild:
         base = self.used[0]
         lock = self.locked.lock if self.locked else None
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
-        self.builder, machine = program_version(self.program), platform.machine()
+        self.builder, machine = program_version(), platform.machine()
         labels = identity.labels(definition, base.note.facts, self.builder, machine, now)
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"

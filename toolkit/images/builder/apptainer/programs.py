@@ -169,9 +169,9 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def program_version(program: str) -> str:
+def program_version() -> str:
     """Return ``apptainer 1.4.5``."""
-    output = shell.run([program, "--version"], check=False, timeout=30).stdout
+    output = shell.run([shell.require_apptainer(), "--version"], check=False, timeout=30).stdout
     return output.replace(" version ", " ").strip()
 
 
