@@ -26,6 +26,7 @@ from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config as host
 from toolkit.images.host import mutex, privilege, workspace
 from toolkit.images.host.mutex import hold_image
@@ -126,7 +127,7 @@ def decided(
     said = Said()
     with workspace.workspace(images) as place, suppress(BuildError):
         follower = Follower("x", images / "log", said)
-        task = methods.BuildTask(library.load("pytorch_cpu"), None, None, place, follower)
+        task = BuildTask(library.load("pytorch_cpu"), None, None, place, follower)
         methods.run(task, said, "apptainer", flat=False)
     return tried, said.lines
 

@@ -10,6 +10,7 @@ from tests.progress import Silent
 from toolkit.images.builder.apptainer import layered
 from toolkit.images.builder.apptainer.sandbox import Lower
 from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe import library
@@ -38,12 +39,10 @@ def built(
 
     monkeypatch.setattr(layered._LayeredBuild, "_run_step", run_step)
     monkeypatch.setattr(layered, "_lower", lambda entry: Lower(path=entry.path))
-    locked = layered.LockedBuild(lock, HostConfig) if lock else None
     with workspace(images) as place:
         follower = Follower("x", images / "log", Silent())
-        run = layered._LayeredBuild(
-            place, follower, library.load(recipe), HostConfig(), False, locked
-        )
+        task = BuildTask(library.load(recipe), None, lock, place, follower)
+        run = layered._LayeredBuild(task, HostConfig())
         note = Note(size=1, digest=base)
         run.used.append(CacheEntry(kind="bases", key="k", path="base", note=note, used=0.0))
         run.run_steps()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.errors import MalformedInputError, NoSpaceError
-from toolkit.files import hash_file, open_regular, temporary_beside
+from toolkit.files import hash_file, open_regular, sync, temporary_beside
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
 from toolkit.workshops.model import (
@@ -69,6 +69,7 @@ def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, P
                 _append(stream, name, source, described.get(name) or describe(source))
             stream.write(bytes(2 * _BLOCK))
         made.chmod(0o644)
+        sync(made)
         made.replace(target)
 
 

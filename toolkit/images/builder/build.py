@@ -15,8 +15,8 @@ from toolkit.errors import BuildError, UsageError
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.follow import Follower
-from toolkit.images.builder.methods import BuildTask, Engine
-from toolkit.images.builder.remote_base import resolve_base
+from toolkit.images.builder.methods import Engine
+from toolkit.images.builder.remote_base import BuildTask, resolve_base
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import make_directories, require_space, sweep, workspace
 from toolkit.images.lockfile import files as lockfile

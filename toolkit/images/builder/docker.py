@@ -38,11 +38,12 @@ from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import SYSTEM_PATH
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.builder.host_files import WHEELS, add_mounts, host_files
-from toolkit.images.builder.remote_base import RemoteBase
+from toolkit.images.builder.remote_base import BuildTask, RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.host.workspace import Workspace
+from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.plan import STEP, Plan
@@ -117,28 +118,13 @@ def _find_client() -> str:
     )
 
 
-def build(
-    place: Workspace,
-    follower: Follower,
-    plan: Plan,
-    definition: str,
-    builder: Builder,
-    *,
-    base: RemoteBase | None = None,
-    wheels: Path | None = None,
-    fresh: bool = False,
-) -> BuildOutcome:
-    """Build the image by Docker, and ``place.sif`` from it.
+def build(task: BuildTask, builder: Builder, wheels: Path | None) -> BuildOutcome:
+    """Build the image by Docker, and the task's ``place.sif`` from it.
 
     Args:
-        place: The directories of this build.
-        follower: Follows it.
-        plan: The plan of the image.
-        definition: Its Dockerfile.
+        task: The build. If it is fresh, the engine's cache is not used.
         builder: The engine and its client.
-        base: The image of a base from a registry or an archive.
         wheels: A directory of wheels that were compiled before.
-        fresh: Do not use the engine's cache.
 
     Raises:
         BuildError: A step failed, or the engine ended; names the step, its command, and
@@ -149,7 +135,7 @@ def build(
     """
     shell.require_apptainer()  # before the engine works in vain
     require_skopeo()
-    engine, client = builder
+    (engine, client), place, follower, plan = builder, task.place, task.follower, task.plan
     word, config = secrets.token_urlsafe(18), host_config.collect_host_config()
     steps = {step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)}
     details = {"base": plan.base.output().detail, "convert": "a SIF of it"}
@@ -157,13 +143,13 @@ def build(
     follower.secrets = (word, *host_config.collect_secrets(config))
     follower.begin("base")
     with _engine_errors(engine, "take the base"):
-        name = _bring_base(engine, client, plan, base, place, follower)
-    directory = _make_context(place, add_mounts(definition), wheels, plan)
+        name = _bring_base(engine, client, plan, task.base, place, follower)
+    directory = _make_context(place, add_mounts(library.render(plan, "docker")), wheels, plan)
     private = place.output / "host"
     private.mkdir(mode=0o700)
     result = place.output / "image.id"
     command = [client, "build", "--progress=plain", "--network=host", "--iidfile", str(result)]
-    command += ["--build-arg", f"BASE={name}", *(["--no-cache"] if fresh else [])]
+    command += ["--build-arg", f"BASE={name}", *(["--no-cache"] if task.fresh else [])]
     with host_files(config, private, word, **_mirror(plan.base)) as files:
         for secret, path in sorted(files.items()):
             command += ["--secret", f"id={secret},src={path}"]

@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-from msgspec.structs import replace
 
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.builder.apptainer import apptainer, layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.apptainer.programs import why_no_layers
-from toolkit.images.builder.follow import Follower
-from toolkit.images.builder.remote_base import RemoteBase
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host.host_config import HostConfig, collect_host_config
 from toolkit.images.host.privilege import build_options
-from toolkit.images.host.workspace import Workspace
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import locked_definition
-from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import Lock
-from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.store.cache import WHEELS, Cache
 from toolkit.images.store.provenance import describe_base
@@ -35,40 +28,6 @@ if TYPE_CHECKING:
 
 Engine = Literal["auto", "apptainer", "docker"]
 _NOT_EQUAL = "; the image has what is locked, but is another file than in layers"
-
-
-@dataclass(frozen=True)
-class BuildTask:
-    """One build.
-
-    Attributes:
-        plan: The plan, with the keys of the present version of its base.
-        base: The image of a base from a registry or an archive.
-        lock: The lock to build, if there is one.
-        place: The directories of this build.
-        follower: Follows it.
-        fresh: Build without cached results, except for what was compiled on exactly the same
-            layers.
-    """
-
-    plan: Plan
-    base: RemoteBase | None
-    lock: Lock | None
-    place: Workspace
-    follower: Follower
-    fresh: bool = False
-
-    def exact(self) -> Plan:
-        """Return the plan on exactly this base."""
-        return replace(self.plan, base=self.base.base) if self.base else self.plan
-
-    def definition(self) -> str:
-        """Return the definition for Apptainer, which names exactly this base."""
-        return library.render(self.plan, base=self.exact().base)
-
-    def login(self) -> dict[str, str]:
-        """Return the variables for Apptainer to fetch the base."""
-        return self.base.environment(self.place) if self.base else {}
 
 
 def run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> BuildOutcome:
@@ -154,16 +113,7 @@ def _build_by_docker(task: BuildTask, builder: docker.Builder) -> BuildOutcome:
     from toolkit.images.builder import docker
 
     with _compiled_wheels(task) as wheels:
-        return docker.build(
-            task.place,
-            task.follower,
-            task.plan,
-            library.render(task.plan, "docker"),
-            builder,
-            base=task.base,
-            wheels=wheels,
-            fresh=task.fresh,
-        )
+        return docker.build(task, builder, wheels)
 
 
 def _require_locked_base(task: BuildTask, lock: Lock) -> None:
@@ -206,25 +156,11 @@ def _build_flat_locked(task: BuildTask, lock: Lock) -> BuildOutcome:
 
 
 def _build_layered(task: BuildTask, host: HostConfig) -> BuildOutcome:
-    place, plan, lock, locked = task.place, task.plan, task.lock, None
-    if lock:
-        _require_locked_base(task, lock)
-        target = place.scratch / "locked"
-        locked = layered.LockedBuild(
-            lock, lambda: lockfile.fetch_files(lock, plan, place.images, target)
-        )
+    if task.lock:
+        _require_locked_base(task, task.lock)
     try:
-        return layered.build(
-            place,
-            task.follower,
-            task.exact(),
-            task.definition(),
-            host=host,
-            login=task.login(),
-            fresh=task.fresh,
-            locked=locked,
-        )
+        return layered.build(task, host)
     except BuildError as error:
-        if lock is None:
+        if task.lock is None:
             raise
-        raise lockfile.explain_failure(error, lock, task.follower.log) from None
+        raise lockfile.explain_failure(error, task.lock, task.follower.log) from None

@@ -1,4 +1,4 @@
-"""Resolve bases from a registry or an archive to exactly one image, for either engine."""
+"""One build, and its base from a registry or an archive, which is exactly one image."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.files import hash_file
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.workspace import Workspace
+from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, BaseOutput
+from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.registry.references import parse
 from toolkit.images.registry.registry import Source, apptainer_login, resolve_source
 from toolkit.model.image import BaseImage
@@ -119,3 +123,37 @@ def _resolve_archive(base: BaseOutput, archive: str) -> RemoteBase:
         BaseImage(reference=base.reference, digest=f"sha256:{digest}"),
         archive=path,
     )
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """One build.
+
+    Attributes:
+        plan: The plan, with the keys of the present version of its base.
+        base: The image of a base from a registry or an archive.
+        lock: The lock to build, if there is one.
+        place: The directories of this build.
+        follower: Follows it.
+        fresh: Build without cached results, except for what was compiled on exactly the same
+            layers.
+    """
+
+    plan: Plan
+    base: RemoteBase | None
+    lock: Lock | None
+    place: Workspace
+    follower: Follower
+    fresh: bool = False
+
+    def exact(self) -> Plan:
+        """Return the plan on exactly this base."""
+        return msgspec.structs.replace(self.plan, base=self.base.base) if self.base else self.plan
+
+    def definition(self) -> str:
+        """Return the definition for Apptainer, which names exactly this base."""
+        return library.render(self.plan, base=self.exact().base)
+
+    def login(self) -> dict[str, str]:
+        """Return the variables for Apptainer to fetch the base."""
+        return self.base.environment(self.place) if self.base else {}

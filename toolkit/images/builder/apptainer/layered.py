@@ -16,8 +16,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -35,14 +34,14 @@ from toolkit.images.builder.apptainer.programs import (
     write_step_config,
 )
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
-from toolkit.images.builder.follow import LAST_STEPS, Follower
+from toolkit.images.builder.follow import LAST_STEPS
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import Bind, HostConfig
-from toolkit.images.host.workspace import Workspace
+from toolkit.images.lockfile.files import fetch_files
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
-from toolkit.images.recipe.lock import Lock
-from toolkit.images.recipe.plan import Plan, Step
+from toolkit.images.recipe.plan import Step
 from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.sif import header as sif
 from toolkit.images.store import cache as caches
@@ -53,51 +52,21 @@ from toolkit.images.store.sif_files import read_object
 from toolkit.model.image import Layer
 
 
-@dataclass(frozen=True)
-class LockedBuild:
-    """The additional inputs of a locked build.
-
-    Attributes:
-        lock: The lock.
-        fetch: Fetches the locked packages, and returns the host configuration that offers them;
-            called only if a step has to run.
-    """
-
-    lock: Lock
-    fetch: Callable[[], HostConfig]
-
-
-def build(
-    place: Workspace,
-    follower: Follower,
-    plan: Plan,
-    definition: str,
-    *,
-    host: HostConfig,
-    login: Mapping[str, str] | None = None,
-    fresh: bool = False,
-    locked: LockedBuild | None = None,
-) -> BuildOutcome:
-    """Build ``place.sif``, but only what changed; errors as of ``apptainer.build``.
+def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
+    """Build the task's ``place.sif``, but only what changed; errors as of ``apptainer.build``.
 
     Args:
-        place: The directories of this build.
-        follower: Follows it.
-        plan: The recipe's steps with their keys.
-        definition: The recipe's definition.
-        host: The host configuration that the steps of an open build see.
-        login: Further variables for Apptainer to fetch the base.
-        fresh: Run every step and replace the cache entries; only what was compiled on exactly the
-            same layers is used again.
-        locked: Build exactly what a lock says.
+        task: The build. If it is fresh, every step runs and replaces the cache entries; only what
+            was compiled on exactly the same layers is used again.
+        host: The host configuration that the steps see, unless there is a lock.
     """
-    run = _LayeredBuild(place, follower, plan, host, fresh, locked)
+    run = _LayeredBuild(task, host)
     try:
         with run.cache.used():
-            run.take_base(login)
-            with compose.copying(run.used[0].path, place.sif) as copy:
+            run.take_base()
+            with compose.copying(run.used[0].path, task.place.sif) as copy:
                 run.run_steps()
-                run.compose(definition, copy)
+                run.compose(copy)
     except OSError as error:
         run.follower.reader.no_space |= error.errno in NO_SPACE
         run.follower.reader.tail.append(str(error))
@@ -114,34 +83,27 @@ class _LayeredBuild:
         builder: The program that builds; empty until it is asked.
     """
 
-    def __init__(
-        self,
-        place: Workspace,
-        follower: Follower,
-        plan: Plan,
-        host: HostConfig,
-        fresh: bool,
-        locked: LockedBuild | None,
-    ) -> None:
+    def __init__(self, task: BuildTask, host: HostConfig) -> None:
         self.builder = ""
-        self.place, self.follower, self.plan = place, follower, plan
-        self.fresh, self.locked = fresh, locked
-        self.cache = Cache(place.images)
+        self.place, self.follower, self.plan = task.place, task.follower, task.exact()
+        self.task, self.fresh, self.lock = task, task.fresh, task.lock
+        self.cache = Cache(self.place.images)
         self.used: list[CacheEntry] = []
         self.cached: list[str] = []
-        self._lock_key = hash_lock(locked.lock) if locked else ""
-        self._locked = [layer.sha256 for layer in locked.lock.layers] if locked else []
-        self._names = ("base", *(step.name for step in plan.steps))
+        self._lock_key = hash_lock(self.lock)
+        self._locked = [layer.sha256 for layer in self.lock.layers] if self.lock else []
+        self._names = ("base", *(step.name for step in self.plan.steps))
         self._lowers: list[Lower] = []
         self._is_changed = False  # something was made, and what follows is made on it
         self._number = 0
         self._binds: tuple[Bind, ...] | None = None
         self._host_config = host
-        follower.secrets = host_config.collect_secrets(host)
-        details = {step.name: step.detail for step in (*plan.steps, *plan.build)}
-        follower.details = {"base": plan.base.output().detail, **details, **LAST_STEPS}
+        steps = (*self.plan.steps, *self.plan.build)
+        details = {"base": self.plan.base.output().detail, **LAST_STEPS}
+        self.follower.secrets = host_config.collect_secrets(host)
+        self.follower.details = details | {step.name: step.detail for step in steps}
 
-    def take_base(self, login: Mapping[str, str] | None) -> None:
+    def take_base(self) -> None:
         """Take the base from the cache, or build it."""
         key = self.plan.base_key
         if entry := self._find(caches.BASES, key):
@@ -153,7 +115,7 @@ class _LayeredBuild:
                 self._cache_key(key),
                 self.place,
                 self.follower,
-                environment=login,
+                environment=self.task.login(),
                 replace=self.fresh,
             )
             self._is_changed = True
@@ -182,7 +144,7 @@ class _LayeredBuild:
         """Return the cache's entry for the next layer, if it may be used."""
         if self.fresh or self._is_changed:
             return None
-        if self.locked is None:
+        if self.lock is None:
             return self.cache.use(kind, key)
         entry = self.cache.use(kind, key) if not self._unequal() else None
         if entry and [entry.note.digest] == self._locked[len(self.used) :][:1]:
@@ -196,7 +158,7 @@ class _LayeredBuild:
 
     def _cache_key(self, key: str) -> str:
         """Return the key under which this build keeps what it makes next."""
-        return self._own_key(key) if self.locked else key
+        return self._own_key(key) if self.lock else key
 
     def _own_key(self, key: str) -> str:
         """Return the key of what this lock makes on top of the layers so far."""
@@ -217,7 +179,7 @@ class _LayeredBuild:
         common = self.used[: len(plan.common) + 1]
         compiled_on = hash_texts(*(entry.note.digest for entry in common))
         key = plan.products_key
-        key = hash_texts(key, self._lock_key) if self.locked else key
+        key = hash_texts(key, self._lock_key) if self.lock else key
         entry = self.cache.use(caches.WHEELS, key)
         if entry and entry.note.facts.get("on") == compiled_on:
             for step in plan.build:
@@ -247,7 +209,9 @@ class _LayeredBuild:
     ) -> str:
         """Run a step on layers; return the name of its changes in the directory of the steps."""
         if self._binds is None:
-            config = self.locked.fetch() if self.locked else self._host_config
+            config, target = self._host_config, self.place.scratch / "locked"
+            if self.lock:
+                config = fetch_files(self.lock, self.plan, self.place.images, target)
             self._binds = write_step_config(config, self.place, self.plan)
             self._directory.mkdir()
         scripts = self.place.output / "host/steps"
@@ -288,12 +252,12 @@ class _LayeredBuild:
         """The directory of the steps' changes."""
         return self.place.scratch / "steps"
 
-    def compose(self, definition: str, copy: subprocess.Popen[str]) -> None:
+    def compose(self, copy: subprocess.Popen[str]) -> None:
         """Compose the image of its layers; ``copy`` as of ``compose.copying``."""
         self.follower.begin("pack")
-        base = self.used[0]
-        lock = self.locked.lock if self.locked else None
-        now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
+        base, definition = self.used[0], self.task.definition()
+        when = self.lock.epoch if self.lock else int(time.time())
+        now = datetime.fromtimestamp(when, timezone.utc)
         self.builder, machine = program_version(), platform.machine()
         labels = identity.labels(definition, base.note.facts, self.builder, machine, now)
         layer = self.place.output / "identity.sqfs"
@@ -305,7 +269,7 @@ class _LayeredBuild:
         metadata = identity.write(directory, definition, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
-        texts, when = (definition, metadata), int(now.timestamp())
+        texts = (definition, metadata)
         compose.write_image(self.place.sif, paths, texts, when, copy)
 
     def outcome(self) -> BuildOutcome:
