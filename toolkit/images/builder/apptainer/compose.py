@@ -1,13 +1,12 @@
 """Compose one SIF of a base and the layers on it.
 
 Their data are written one after the other, and then tables that know all of them. The data are
-copied, not packed: by the kernel, which shares them if the file system can (reflink: XFS, Btrfs),
-and otherwise at the speed of the disk. Those of the base are copied while the steps run.
+copied, not packed. Those of the base are copied while the steps run; if the file system can, both
+share them (reflink: XFS, Btrfs).
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import struct
@@ -16,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
@@ -35,31 +35,20 @@ from toolkit.images.sif.tables import (
 )
 from toolkit.images.store.sif_files import normalize, sif_errors
 
-_CHUNK = 32 << 20  # bytes that are copied at once where the kernel cannot copy
-# Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and
-# under some filters of system calls.
-_NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
+_CHUNK = 4 << 20  # bytes that are copied at once
 _PAGE = 4096
 
 
-def _append(path: str, start: int, stop: int, target: int, end: int) -> int:
-    """Append these bytes of a file to another; return the new end of that.
-
-    The kernel copies them, or this process if the kernel cannot.
-    """
+def _append(path: str, start: int, stop: int, target: BinaryIO) -> None:
+    """Append these bytes of a file to another one."""
     with Path(path).open("rb") as source:
+        source.seek(start)
         while start < stop:
-            try:
-                count = os.copy_file_range(source.fileno(), target, stop - start, start, end)
-            except OSError as error:
-                if error.errno not in _NOT_BY_KERNEL:
-                    raise
-                data = os.pread(source.fileno(), min(stop - start, _CHUNK), start)
-                count = os.pwrite(target, data, end)
-            if count == 0:
+            data = source.read(min(stop - start, _CHUNK))
+            if not data:
                 raise OSError(f"{path} is shorter than it was")
-            start, end = start + count, end + count
-    return end
+            target.write(data)
+            start += len(data)
 
 
 def open_squashfs(path: str) -> tuple[int, Reader]:
@@ -167,10 +156,11 @@ def write_image(
     is_copied = copy.wait() == 0
     with target.open("r+b" if is_copied else "w+b") as file:
         if not is_copied:  # this time with the reason for the failure
-            _append(paths[0], 0, data_end, file.fileno(), 0)
-        end = file.truncate(data_end)
+            _append(paths[0], 0, data_end, file)
+        file.seek(file.truncate(data_end))
         for path, last in parts:
-            end = _append(path, SUPERBLOCK_SIZE, last, file.fileno(), end)
+            _append(path, SUPERBLOCK_SIZE, last, file)
+        end = file.tell()
         assert end == first + tables.data_end
         header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine(), first)
         for position, data in (

@@ -194,7 +194,7 @@ class _LayeredBuild:
         for step in plan.build:
             is_last = step is plan.build[-1]
             products = str(made) if is_last else ""
-            upper = self._run_step(step, lowers, () if self.locked else binds, products)
+            upper = self._run_step(step, lowers, () if self.lock else binds, products)
             lowers = [*lowers, Lower(path=upper)]
         copied = self.place.output / "products-kept"
         shutil.copytree(made, copied, symlinks=True)  # later steps see the original
