@@ -50,6 +50,7 @@ from toolkit.images.store.provenance import (
     hash_lock,
     tool_versions,
 )
+from toolkit.images.store.settings import inspect
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.own_checks import MOUNTED, OWN_CHECKS, start_image
@@ -215,14 +216,16 @@ def _finish(
         find_site: As of ``BuildOptions``.
     """
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:  # these are programs that start slowly
+        tools, labels = pool.submit(tool_versions, outcome.builder), pool.submit(inspect, sif)
         base = pool.submit(read_contents, outcome.base, VARIABLES) if outcome.base else None
         contents = _run_checks(task)
     _require_promised(task, base.result().variables if base else {}, contents)
-    manifest = _describe(task, outcome, draft)
+    manifest = replace(_describe(task, outcome, draft), tools=tools.result())
     image = store.StoredImage(name=name, path=sif, manifest=manifest)
     site, reason = find_site()
     case = local_case(image, site=site, no_site=reason)
+    case.labels = labels.result()["labels"]
     case.contents, case.results = contents, task.follower.reader.results
     verdicts = (*manifest.verified, *check_image(case, at_build=True))
     if lock and (wrong := list_differences(lock, contents)):
@@ -358,7 +361,6 @@ def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manife
         partition=partition_digest(sif) if lock else "",
         layers=outcome.layers,
         base=lock.base if lock else base,
-        tools=tool_versions(outcome.builder),
     )
 
 
