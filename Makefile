@@ -48,9 +48,7 @@ images-cuda: setup ## build the images for GPUs that need no login and no GPU to
 
 test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (18 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
-	@echo 'lint and the unit tests beside each other; what each says comes at its end'
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint test-unit
-	@$(MAKE) --no-print-directory test-cluster
+	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
 test-all: ## every test, also the costly variations of others (about two hours)
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='$(BUILT) tensorflow_cpu ray_cpu'
