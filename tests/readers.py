@@ -155,7 +155,7 @@ _LOCK = Lock(
 )
 _CONTENTS = (
     b"toolkit-contents: apt installed\tlibc6\t2.36-9\tamd64\tglibc\t2.36-9\ntoolkit-contents: system Debian\n"
-    b'toolkit-contents: pip {"name": "a", "version": "1", "license": "MIT", "tags": []}\n'
+    b'toolkit-contents: pip {"name": "a", "version": "1", "license": "MIT"}\n'
     b"toolkit-contents: horovod {}\ntoolkit-contents: end\n"
 )
 

@@ -21,9 +21,9 @@ toolkit-contents: apt installed\tmawk\t1:1.3.4~1\tamd64\tmawk\t1:1.3.4~1
 toolkit-contents: apt config-files\tgone\t1\tamd64\tgone\t1
 toolkit-contents: system Debian GNU/Linux 12 (bookworm)
 toolkit-contents: python 3.11.2
-toolkit-contents: pip {{"name": "numpy", "version": "2.4.6", "license": "BSD-3-Clause", "tags": ["cp311-cp311-manylinux_2_28_x86_64"]}}
-toolkit-contents: pip {{"name": "Odd_One", "version": "1", "license": "née <x>", "tags": []}}
-toolkit-contents: pip {{"name": "numpy", "version": "1.0", "license": "", "tags": []}}
+toolkit-contents: pip {{"name": "numpy", "version": "2.4.6", "license": "BSD-3-Clause"}}
+toolkit-contents: pip {{"name": "Odd_One", "version": "1", "license": "née <x>"}}
+toolkit-contents: pip {{"name": "numpy", "version": "1.0", "license": ""}}
 toolkit-contents: horovod {{"pytorch": "2.13.0+cpu"}}
 toolkit-modules: {_VENV % "python3"}
 toolkit-modules: {{"path": "/usr/bin/python3", "prefix": "/usr", "version": "3.11.2", "modules": ["json"]}}

@@ -52,9 +52,7 @@ for package in distributions():
     stated = meta.get("License-Expression") or (meta.get("License") or "").strip()
     is_short = stated and "\\n" not in stated and len(stated) < 100
     license = stated if is_short else ", ".join(classified)
-    wheel = (package.read_text("WHEEL") or "").splitlines()
-    tags = [line[5:] for line in wheel if line.startswith("Tag: ")]
-    facts = {"name": meta["Name"], "version": package.version, "license": license, "tags": tags}
+    facts = {"name": meta["Name"], "version": package.version, "license": license}
     say("pip", json.dumps(facts))
 say("horovod", " ".join(text("horovod", "metadata.json").split()))
 for line in text("torch", "version.py").splitlines():
@@ -131,13 +129,11 @@ class PythonPackage(Model, frozen=True, kw_only=True):
 
     Attributes:
         license: The license as the package states it, in one line; empty if it states none.
-        tags: The tags of its wheel: ``cp311-cp311-linux_x86_64``.
     """
 
     name: str
     version: str
     license: str = ""
-    tags: tuple[str, ...] = ()
 
 
 class _Modules(Python, frozen=True, kw_only=True):
