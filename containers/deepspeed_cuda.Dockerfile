@@ -151,9 +151,9 @@ RUN set -ex; \
     mkdir -p /opt/wheels; \
     mkdir -p /opt/wheels; \
     if [ -f /opt/cuda-build.sh ]; then . /opt/cuda-build.sh; fi; \
+    export DS_ACCELERATOR=cuda; \
     export DS_BUILD_FUSED_ADAM=1; \
     export DS_BUILD_FUSED_LAMB=1; \
-    export DS_BUILD_SHM_COMM=1; \
     export DS_BUILD_UTILS=1; \
     pip install --no-compile setuptools==84.2.1 wheel==0.48.0 ninja==1.13.2 py-cpuinfo==9.0.0 psutil==7.2.2; \
     pip wheel -v --no-deps --no-build-isolation -w /opt/deepspeed-wheels deepspeed==0.19.8; \
@@ -785,7 +785,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cuda"
-LABEL toolkit.recipe-hash="216257f5cefd933453aa0c319ec34a70546343f0c79e1907acb6318afbe4db42"
+LABEL toolkit.recipe-hash="f5813c431276d9ec7edf13023840e7f22ddbe48e9a5d3b328767286ae230b0a3"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]
