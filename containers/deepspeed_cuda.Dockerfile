@@ -156,7 +156,7 @@ RUN set -ex; \
     export DS_BUILD_FUSED_LAMB=1; \
     export DS_BUILD_UTILS=1; \
     pip install --no-compile setuptools==84.2.1 wheel==0.48.0 ninja==1.13.2 py-cpuinfo==9.0.0 psutil==7.2.2; \
-    pip wheel -v --no-deps --no-build-isolation -w /opt/deepspeed-wheels deepspeed==0.19.8; \
+    pip wheel -v --no-binary :all: --no-deps --no-build-isolation -w /opt/deepspeed-wheels deepspeed==0.19.8; \
     for file in /opt/deepspeed-wheels/*.whl; do python3 -m zipfile -e "$file" /opt/deepspeed-wheels/unpacked; done; \
     if [ -f /opt/cuda-build.sh ]; then list_gpu_code deepspeed "$(find /opt/deepspeed-wheels/unpacked -name '*.so')"; fi; \
     cp /opt/deepspeed-wheels/*.whl /opt/wheels/; \
@@ -785,7 +785,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cuda"
-LABEL toolkit.recipe-hash="f5813c431276d9ec7edf13023840e7f22ddbe48e9a5d3b328767286ae230b0a3"
+LABEL toolkit.recipe-hash="d5cee9ea6358347d916b3d00b35cde3d36e206198f53799e594b3266617f74cc"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -182,7 +182,7 @@ class Wheel(Block, frozen=True, kw_only=True):
                     (f"pip install --no-compile {quote_words(self.requires)}",)
                     * bool(self.requires)
                 ),
-                f"pip wheel -v --no-deps --no-build-isolation -w {place} "
+                f"pip wheel -v --no-binary :all: --no-deps --no-build-isolation -w {place} "
                 f"{quote_words(self.packages)}",
                 f"for file in {place}/*.whl; do "
                 f'python3 -m zipfile -e "$file" {place}/unpacked; done',
