@@ -302,7 +302,11 @@ def _run_checks(task: BuildTask) -> Contents:
     if code != 0:
         raise follower.error(code)
     follower.end()
-    return require_contents(image, follower.reader.results.listed, follower.reader.tail)
+    contents = require_contents(image, follower.reader.results.listed, follower.reader.tail)
+    if "PATH" not in contents.variables:  # Apptainer sets it; its users may not run `cat`
+        reason = "the image could not list its variables"
+        raise BuildError(reason, place=image, details=tuple(contents.variables))
+    return contents
 
 
 def _require_promised(task: BuildTask, base: Mapping[str, str], contents: Contents) -> None:
