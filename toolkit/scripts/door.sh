@@ -7,24 +7,26 @@ refuse() {
     echo "toolkit: $1" >&2
     exit 0
 }
+# Of what listens (state 0A) on the port, at the loopback address or at all: the users.
+users() {
+    awk -v port="$(printf %04X "$1")" '
+        { split($2, at, ":") }
+        $4 == "0A" && at[2] == port && at[1] ~ /^0*(0100007F|01000000|FFFF00000100007F)?$/ { print $8 }
+    ' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
+}
 # Only servers of this user are forwarded: another one could have taken the port, or the path, before.
+is_own() {
+    if [[ $1 == /* ]]; then [[ -S $1 && -O $1 ]]; else [[ $(users "$1") == "$EUID" ]]; fi
+}
 case ${2-} in
 "") ;;
 /*)
     [[ -S $2 ]] || refuse "there is no socket $2 on $node"
-    [[ -O $2 ]] || refuse "$2 on $node belongs to another user"
+    is_own "$2" || refuse "$2 on $node belongs to another user"
     ;;
 *)
-    # Of what listens (state 0A) on the port, at the loopback address or at all: the users.
-    users() {
-        awk -v port="$(printf %04X "$1")" '
-            { split($2, at, ":") }
-            $4 == "0A" && at[2] == port && at[1] ~ /^0*(0100007F|01000000|FFFF00000100007F)?$/ { print $8 }
-        ' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
-    }
-    users=$(users "$2")
-    [[ -n $users ]] || refuse "nothing listens on port $2 of $node"
-    [[ $users == "$EUID" ]] || refuse "port $2 of $node belongs to another user"
+    [[ -n $(users "$2") ]] || refuse "nothing listens on port $2 of $node"
+    is_own "$2" || refuse "port $2 of $node belongs to another user"
     ;;
 esac
 # Sessions have all CPUs of the job on the node, and not the one that Slurm binds a step of one task to; cgroups keep them within the job's.
@@ -45,10 +47,10 @@ else
         "toolkit: $none; or an image with the feature ssh" "$here/sshd_config" "$here/host" "ForceCommand=bash $(printf %q "$here/enter") "
     start=(env SSH_ORIGINAL_COMMAND="$inside" bash "$here/enter" $$ image)
 fi
-if [[ ${2-} == [0-9]* ]]; then
+if [[ -n ${2-} ]]; then
     "${start[@]}" <&0 &
-    # Once the server has ended, anybody can take its port.
-    while kill -0 $! 2>/dev/null && [[ $(users "$2") == "$EUID" ]]; do sleep 0.5; done
+    # Once the server has ended, anybody can take its port, or its path in a directory that is not this user's.
+    while kill -0 $! 2>/dev/null && is_own "$2"; do sleep 0.5; done
     kill $! 2>/dev/null
 else
     "${start[@]}"
