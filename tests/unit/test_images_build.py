@@ -204,9 +204,10 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path, mo
     precious.mkdir()
     dead, unmarked = (images / f"{workspace.own_prefix()}{name}" for name in ("dead", "unmarked"))
     foreign = images / f"{workspace.PREFIX}nid007-dead"
-    for directory in (dead, unmarked, foreign):
+    longer = images / f"{workspace.own_prefix()}gpu-dead"  # of a machine whose name begins so
+    for directory in (dead, unmarked, foreign, longer):
         (directory / "rootfs").mkdir(parents=True)
-    for directory in (dead, foreign):
+    for directory in (dead, foreign, longer):
         (directory / workspace.MARKER).touch()
     (images / f"{workspace.own_prefix()}link").symlink_to(precious)
     with workspace.workspace(images) as first:
@@ -216,8 +217,10 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path, mo
             assert first.output != second.output
     assert unmarked.exists()
     assert foreign.exists()
+    assert longer.exists()
     long_ago = time.time() - 8 * 86400
     os.utime(foreign, (long_ago, long_ago))
+    os.utime(longer, (long_ago, long_ago))
     (unmarked / "rootfs").rmdir()  # what a kill before the marker leaves is empty
     workspace.sweep(images)
     assert [path.name for path in images.iterdir()] == [f"{workspace.own_prefix()}link"]
@@ -357,6 +360,17 @@ def test_a_line_without_end_is_kept_short(tmp_path):
     log = (tmp_path / "log").read_text()
     assert log.endswith("xsaid\ny\n")
     assert len(log) < 600_000
+
+
+def test_a_password_renames_no_package(tmp_path):
+    follower = Follower("tiny", tmp_path / "log", Silent())
+    follower.secrets = ("numpy",)
+    follower.begin("checks")
+    listed = 'toolkit-contents: pip {"name": "numpy"}'
+    assert follower.follow(["printf", "%s\\n", listed, "by numpy"], {}) == 0
+    assert follower.reader.results.listed == [listed]
+    assert list(follower.reader.tail) == ["by ****"]
+    assert (tmp_path / "log").read_text() == "by ****\n"
 
 
 def test_without_bubblewrap_there_are_no_layers(tmp_path, monkeypatch):

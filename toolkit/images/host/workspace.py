@@ -210,7 +210,8 @@ def _remove_abandoned(directory: Path) -> None:
         return  # it belongs to another user, is a symbolic link, or is gone
     try:
         status = os.fstat(lock)
-        is_here = directory.name.startswith(own_prefix())
+        # Not what begins so: node1 is not node1-gpu. mkdtemp ends a name without a hyphen.
+        is_here = f"{directory.name.rpartition('-')[0]}-" == own_prefix()
         is_old = time.time() - status.st_mtime > _MAX_AGE
         with suppress(OSError):  # a build has the lock, or the file system has none
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
