@@ -137,11 +137,14 @@ def test_a_wrong_file_harms_no_other_of_its_name(tmp_path: Path) -> None:
 def test_a_package_has_all_wheels_that_fit_else_its_source() -> None:
     files = ("n-1.tar.gz", "n-1-cp311-cp311-linux_x86_64.whl", "n-1-py3-none-any.whl", "o-1.zip")
     offered = [File(package=name[0], name=name, url="", sha256=name) for name in files]
-    pinned = make._pin({"N": "1", "o": "1", "gone": "1"}, offered)
+    wanted = {"N": "1", "o": "1", "gone": "1"}
+    pinned = make._pin(wanted, offered)
     assert [(each.name, each.sha256) for each in pinned] == [
         ("N", (files[1], files[2])),
         ("o", ("o-1.zip",)),
     ]
+    compiled = make._pin(wanted, offered, {"n"})
+    assert compiled[0].sha256 == ("n-1.tar.gz",), "a step compiles it again"
 
 
 def debian_package(name: str, version: str) -> DebianPackage:
@@ -243,6 +246,7 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
         ("", "name"),
         (format_lock(LOCK), "not the one that was locked"),
         (format_lock(msgspec.structs.replace(LOCK, format=99)), "format 99"),
+        ("#: format = 3\n#: parts = []\n", "format 3, not 4: make the lock again"),
     ],
 )
 def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(

@@ -18,7 +18,7 @@ from toolkit.images.host.host_config import HostConfig
 from toolkit.images.lockfile.apply import locked_host_config, parse_missing
 from toolkit.images.lockfile.index import Index
 from toolkit.images.recipe import library
-from toolkit.images.recipe.lock import FORMAT, Lock, parse_lock
+from toolkit.images.recipe.lock import Lock, parse_lock
 from toolkit.images.recipe.names import require_sha256
 from toolkit.images.recipe.plan import Plan
 from toolkit.units import counted
@@ -46,12 +46,6 @@ def read(path: Path, resolved: Plan) -> Lock:
             next_step=f"toolkit image lock {resolved.name}",
         )
     lock = read_lock(path)
-    if lock.format != FORMAT:
-        raise ConfigError(
-            f"the lock is of format {lock.format}, not {FORMAT}",
-            place=str(path),
-            next_step=f"toolkit image lock {resolved.name}",
-        )
     if lock.recipe_hash != library.hash_recipe(resolved):
         raise ConfigError(
             f"the recipe of {resolved.name} is not the one that was locked",

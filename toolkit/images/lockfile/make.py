@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -119,7 +119,7 @@ def _pin_packages(
     """Return the lock with the files of all Python packages.
 
     Those of a package are all wheels that the image's Python takes, of which pip takes the best
-    again, else the source.
+    again, else the source; of what a step compiles, the source.
     """
     index, versions, target = open_index(resolved), contents.packages.pip, _platform(contents)
     wanted = {
@@ -127,7 +127,13 @@ def _pin_packages(
         for name, version in versions.items()
         if brought.get(normalize_name(name)) != version
     }
-    pip = _pin(wanted, index.list_files(wanted, contents.python, target))
+    compiled = {
+        normalize_name(name)
+        for output in resolved.outputs
+        if output.build_lines
+        for name in output.brings
+    }
+    pip = _pin(wanted, index.list_files(wanted, contents.python, target), compiled)
     pip_build = _pin(needed, index.list_files(needed, contents.python, target))
     pinned = {package.name for package in pip}
     return msgspec.structs.replace(
@@ -138,13 +144,17 @@ def _pin_packages(
     )
 
 
-def _pin(wanted: Mapping[str, str], offered: Sequence[File]) -> tuple[Pinned, ...]:
+def _pin(
+    wanted: Mapping[str, str], offered: Sequence[File], compiled: Collection[str] = ()
+) -> tuple[Pinned, ...]:
     """Return the packages that an index has, by name, with the hashes of their files."""
     pinned = list[Pinned]()
     for name in sorted(wanted, key=str.lower):
         files = [file for file in offered if file.package == normalize_name(name)]
         wheels = [file for file in files if file.name.endswith(".whl")]
-        digests = {file.sha256 for file in wheels or files}
+        sources = [file for file in files if file not in wheels]
+        taken = sources if normalize_name(name) in compiled else wheels or sources
+        digests = {file.sha256 for file in taken}
         if digests:
             pinned.append(Pinned(name=name, version=wanted[name], sha256=tuple(sorted(digests))))
     return tuple(pinned)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import to_builtins
 
-from toolkit.model.base import AnyModel, BadDataError, Model, from_toml, toml_value
+from toolkit.model.base import AnyModel, BadDataError, Model, convert, toml, toml_value
 from toolkit.model.image import BaseImage, Layer
 
 FORMAT = 4
@@ -112,4 +112,8 @@ def parse_lock(text: str, model: type[AnyModel]) -> AnyModel:
                 )
             hashes = match["hashes"].split(_HASH)[1:]
             pinned.append({"name": match["name"], "version": match["version"], "sha256": hashes})
-    return from_toml("\n".join((f"pip = {toml_value(pinned)}", *own)), model)
+    data = toml("\n".join((f"pip = {toml_value(pinned)}", *own)))
+    form = data.get("format", FORMAT)
+    if isinstance(form, int) and form != FORMAT:  # whose keys may be others
+        raise BadDataError(f"the lock is of format {form}, not {FORMAT}: make the lock again")
+    return convert(data, model)
