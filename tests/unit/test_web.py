@@ -57,6 +57,17 @@ def test_the_login_of_an_index_stays_with_it(servers, tmp_path, code):
     assert logins(other) == ["", ""], "a file on another server than the index"
 
 
+def test_a_netrc_is_nobodys(servers, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter22\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    one, other = servers
+    one.answers["/a"] = to(f"http://{other.name}/c")
+    other.answers["/c"] = gives(b"data")
+    web.download(f"http://{one.name}/a", bytes, 9)
+    web.download(f"http://me:hunter22@{other.name}/c", bytes, 9)
+    assert (logins(one), logins(other)) == ([""], ["", BASIC])
+
+
 @pytest.mark.parametrize(
     ("login", "url", "is_sent"),
     [

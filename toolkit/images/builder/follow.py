@@ -145,8 +145,10 @@ class Follower:
         process = start(command, environment, cwd, locks)
         try:
             for line in _lines(process.stdout):
-                line = mask_secrets(self.secrets, f"{line.rstrip(chr(10))}\n")
+                line = f"{line.rstrip(chr(10))}\n"
+                # A list of contents is in no log, and a password may be the name of a package.
                 if self.reader.step != "checks" or not is_listed(line):
+                    line = mask_secrets(self.secrets, line)
                     self._stream.write(line)
                 take(line)
             code = process.wait()

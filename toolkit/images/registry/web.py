@@ -57,7 +57,8 @@ def download(
         for _ in range(_MOST_REDIRECTS):
             with session.get(
                 url,
-                auth=_find_login(url, logins),
+                # With none at all, requests would take one of ~/.netrc.
+                auth=_find_login(url, (*logins, url)) or (lambda request: request),
                 verify=certificates or known.cafile or known.capath or True,
                 timeout=_TIMEOUT,
                 stream=True,
