@@ -150,7 +150,7 @@ RUN set -ex; \
     echo '==> nccl-tests-build: v2.19.6'; \
     mkdir -p /opt/wheels; \
     mkdir -p /opt/wheels /opt/nccl-tests; \
-    cp /mnt/wheels/nccl-tests-v2.19.6.tar /opt/wheels/ 2>/dev/null || git clone --depth 1 --branch v2.19.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
+    cp /mnt/wheels/nccl-tests-v2.19.6.tar /mnt/wheels/nccl-tests.gpu-code /opt/wheels/ 2>/dev/null || git clone --depth 1 --branch v2.19.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
     if [ -d /opt/nccl-tests-source ]; then \
         . /opt/cuda-build.sh; export NVCC_APPEND_FLAGS="-Xlinker -rpath -Xlinker $NCCL_HOME/lib"; \
         make -C /opt/nccl-tests-source -j"$(nproc)" MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi CUDA_HOME=$CUDA_HOME CUDARTLIB=cudart_static; \
@@ -748,7 +748,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="349a0a82a8f632f4b7e737280bfe3eee8a48f18164f472c20e08242f33f2d815"
+LABEL toolkit.recipe-hash="0beb84a1083024023ed441144a3f41bdd287296a3c9b30f4d33bfd34411b970d"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

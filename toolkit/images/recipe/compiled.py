@@ -308,6 +308,9 @@ class NcclTests(Block, frozen=True, kw_only=True):
             (f"    list_gpu_code nccl-tests {_CLONE}/build/all_reduce_perf",) if by_step else ()
         )
         archive = f"nccl-tests-{self.version}.tar"
+        earlier = f"{HOST_WHEELS}/{quote_word(archive)}"
+        if by_step:  # without its list it is compiled again
+            earlier += f" {HOST_WHEELS}/nccl-tests.gpu-code"
         clone = f"git clone --depth 1 --branch {quote_word(self.version)} {quote_word(self.source)}"
         checked = (
             (f'test "$(git -C {_CLONE} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
@@ -318,7 +321,7 @@ class NcclTests(Block, frozen=True, kw_only=True):
             build_packages=("git", "make", *(("g++", "libopenmpi-dev") if by_step else ())),
             build_lines=(
                 f"mkdir -p {WHEELS} {_TESTS}",
-                f"cp {HOST_WHEELS}/{quote_word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_CLONE}",
+                f"cp {earlier} {WHEELS}/ 2>/dev/null || {clone} {_CLONE}",
                 f"if [ -d {_CLONE} ]; then",
                 *(f"    {line}" for line in checked),
                 *variables,
