@@ -78,11 +78,14 @@ def test_the_script_runs_in_any_shell(path, has_python, tmp_path):
     (tmp_path / "nvidia_cuda_runtime_cu12-12.9.79.dist-info").mkdir()
     text = "Name: nvidia-cuda-runtime-cu12\nVersion: 12.9.79\n"
     (tmp_path / "nvidia_cuda_runtime_cu12-12.9.79.dist-info/METADATA").write_text(text)
+    (tmp_path / "half.dist-info").mkdir()
+    (tmp_path / "half.dist-info/METADATA").write_text("Name: half\n")
     env = {"PATH": path, "PYTHONPATH": str(tmp_path), "TWO": "1\n2=3"}
     said = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
     found = parse(said.stdout.splitlines())
     assert found is not None
     if has_python:
+        assert "half" not in found.packages.pip, "it has no version"
         assert (found.variables["TWO"], found.cuda) == ("1\n2=3", "12.9.79")
     else:
         assert (found.debian, found.pip, found.variables) == ((), (), {})

@@ -252,16 +252,34 @@ def test_files_come_along_as_they_are(tmp_path):
     (tmp_path / "d/e").chmod(0o500)
     (tmp_path / "d/link").symlink_to("e/bytes")
     (tmp_path / "d/no.log").touch()
+    (tmp_path / "d").chmod(0o555)
     (tmp_path / ".dockerignore").write_text("**/*.log\n")
     (tmp_path / "first").symlink_to("x")
     recipe("FROM debian:12\nCOPY d /there\nCOPY <<END /text\na\n\nEND\nCOPY first /\n", tmp_path)
     files = tmp_path / "mine.files"
     assert (files / "line-2/e/bytes").read_bytes() == bytes(range(256))
     assert (files / "line-2/e").stat().st_mode & 0o777 == 0o500
+    assert (files / "line-2").stat().st_mode & 0o777 == 0o755, "more may be copied there"
     assert (files / "line-2/link").readlink() == Path("e/bytes")
     assert not (files / "line-2/no.log").exists()
     assert (files / "line-3/END").read_text() == "a\n\n"
     assert (files / "line-7/first").read_text() == "text\n", "a link that COPY names is followed"
+
+
+def test_a_directory_that_nobody_may_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / ".dockerignore").write_text("*.log\n")
+    (tmp_path / "closed").mkdir()
+    known = os.listdir
+
+    def listed(path: Any = ".") -> list[str]:
+        if Path(path).name == "closed":  # root may read it
+            raise PermissionError(13, "Permission denied", str(path))
+        return known(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    error = taken("FROM debian:12\nCOPY x /x\n", tmp_path).exception
+    assert isinstance(error, ConfigError)
+    assert error.place == str(tmp_path / "closed")
 
 
 def test_a_plan_changes_with_the_files_that_it_copies(tmp_path):

@@ -44,8 +44,8 @@ def text(package, file):
         return ""
 say("python", sys.version.split()[0])
 for package in distributions():
-    meta = package.metadata
-    if not meta["Name"]:
+    meta = package.metadata or {}
+    if not (meta.get("Name") and meta.get("Version")):
         continue
     lines = meta.get_all("Classifier") or []
     classified = [line.split(" :: ")[-1] for line in lines if line.startswith("License :: ")]

@@ -67,6 +67,7 @@ class Context:
                     shutil.copytree(
                         real, target, symlinks=True, ignore=self._ignored, dirs_exist_ok=True
                     )
+                    target.chmod(0o755)  # the next one is copied there, too
                 else:
                     target.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(real, target / source.name)
@@ -92,7 +93,14 @@ class Context:
         lines = read_text(self.directory / ".dockerignore", errors="replace").splitlines()
         matcher = PatternMatcher([line for line in lines if not line.startswith("#")])
         matcher.patterns.pop()  # by which the file itself is sent to an engine in any case
-        sent = set(matcher.walk(str(self.directory)))
+        try:
+            sent = set(matcher.walk(str(self.directory)))
+        except OSError as error:
+            raise ConfigError(
+                f"what .dockerignore leaves cannot be read: {error.strerror}",
+                place=str(error.filename),
+                next_step="make it readable, or name it in .dockerignore",
+            ) from None
         return {"."}.union(sent, *(map(str, Path(path).parents) for path in sent))
 
     def _is_sent(self, path: Path) -> bool:
