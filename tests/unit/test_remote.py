@@ -323,6 +323,12 @@ _FORWARD, _START = ["forward", "a-0001"], ["notebook", "start"]
 PLACES = [
     ([*_FORWARD, "6006"], "127.0.0.1:6006", ["forward", "S", "a-0001", "6006"]),
     ([*_FORWARD, "6006", "--port", "70"], "127.0.0.1:70", ["forward", "S", "a-0001", "6006"]),
+    ([*_FORWARD, "80"], "127.0.0.1:8888", ["forward", "S", "a-0001", "80"]),
+    (
+        [*_FORWARD, "6006", "--node", "2"],
+        "127.0.0.1:6006",
+        ["forward", "S", "a-0001", "6006", "--node", "2"],
+    ),
     ([*_FORWARD, "/s", "--listen=80"], "127.0.0.1:80", ["forward", "S", "a-0001", "/s"]),
     ([*_FORWARD, "6006", "--socket", "{0}/a:b"], "{0}/a\\:b", ["forward", "S", "a-0001", "6006"]),
     (["notebook", "--nodes", "1"], "127.0.0.1:8888", ["notebook", "S", "--nodes", "1"]),
@@ -354,6 +360,41 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     assert own == here.format(tmp_path)
     assert given == [f"--socket={socket}" if word == "S" else word for word in there]
     assert f"mkdir -m 700 {socket[:-2]} ||" in before
+
+
+def test_a_server_is_not_reached_at_both_a_port_and_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "connect", lambda *_: None)
+    with pytest.raises(UsageError, match="not at both"):
+        cli.run_on("site", [*_FORWARD, "6006", "--listen=80", f"--socket={tmp_path}/s"])
+
+
+@pytest.mark.parametrize("words", [[*_FORWARD, "6006"], ["notebook", "connect"], _START])
+def test_the_hop_of_a_lost_connection_is_made_again(words, project, monkeypatch):
+    hops: list[tuple[str, ...]] = []
+
+    def put(*_: str) -> None:
+        if len(hops) == 1:
+            raise LoginLostError("the connection was lost")
+
+    def hop(*ends: str) -> nullcontext[None]:
+        hops.append(ends)
+        return nullcontext()
+
+    monkeypatch.chdir(project)
+    for name in ("connect", "send"):
+        monkeypatch.setattr(cli, name, lambda *_: None)
+    monkeypatch.setattr(forward.Entrance, "require_free", lambda _: None)
+    monkeypatch.setattr(cli, "put", put)
+    monkeypatch.setattr(cli, "hop", hop)
+    monkeypatch.setattr(cli, "run", lambda *_, **__: 0)
+    if words == _START:  # it is not known here that nothing was submitted
+        with pytest.raises(LoginLostError):
+            cli.run_on("site", words)
+        return
+    assert cli.run_on("site", words) == 0
+    assert len(hops) == 2
 
 
 def test_messages_name_commands_as_they_are_typed_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from toolkit.quoting import shell_with_variables, shell_words
 from toolkit.remote import connect, hop, put, rsync, run
 from toolkit.runs import directories
 from toolkit.runs.code import IGNORE, choose, names_of
-from toolkit.units import counted, human_size
+from toolkit.units import counted, human_size, whole
 
 HOME = "~/.local/share/toolkit/on"  # of what is installed on a login node
 MOST_BYTES, MOST_FILES = 200_000_000, 20_000
@@ -93,17 +93,20 @@ def _serve(login: str, words: list[str]) -> int:
 
     One that only connects is repeated after a lost connection.
     """
-    from toolkit.runs.forward import Entrance, target
+    from toolkit.cli.connect import FIRST_PORT, entrance_of
+    from toolkit.runs.forward import target
 
     line = "\0".join(words)
     places = dict(re.findall(_PLACE, line))
     words = re.sub(_PLACE, "", line).split("\0")
-    default = [word for word in words[2:] if word.isdecimal()] if words[0] == "forward" else ()
-    port = places.get("listen") or places.get("port") or ["8888", *default][-1]
-    path = Path(places.get("socket", "")).absolute()
-    entrance = Entrance(path, None if "socket" in places else int(target(port)))
+    # The server's own port, if an ordinary user may listen there.
+    same = [word for word in words[2:] if words[0] == "forward" and (whole(word) or 0) > 1023]
+    path = Path(places["socket"]) if "socket" in places else None
+    default = None if path else places.get("port") or [str(FIRST_PORT), *same][-1]
+    port = places.get("listen") or default
+    entrance = entrance_of(path, int(target(port)) if port else None, Path)
     entrance.require_free()
-    arrival = quoted(entrance.address if entrance.port else str(path))
+    arrival = quoted(entrance.address if entrance.port else str(entrance.path))
     at = 2 if words[1:2] in (["start"], ["connect"]) else 1
     while True:
         directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
@@ -145,7 +148,8 @@ def _run(login: str, words: list[str], before: str) -> int:
             has_begun = True
             return run(login, command, terminal=terminal, printed=printed)
         except LoginLostError as error:
-            if has_begun and name not in ("run", *_READING):
+            # What was done before is lost, too, such as a hop.
+            if before or (has_begun and name not in ("run", *_READING)):
                 raise
             _reconnect(login, error)
         if has_begun and name == "run":
