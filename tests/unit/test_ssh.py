@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
 from toolkit import scripts
-from toolkit.cli.ssh import host_block
+from toolkit.cli.ssh import _BLOCK, host_block
 from toolkit.config import package_directory
 from toolkit.errors import UntrustedError, UsageError
 from toolkit.model.run import JobState
@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run on two nodes with two ranks each, in a directory whose name ssh could misread."""
     directory = tmp_path / "it's 50%h"
     directory.mkdir()
-    running = new_run(directory / "runs/Train@1-0001", 7, plan=decide(make_case({"nodes": 2})))
+    running = new_run(directory / "runs/Train@1+a=b-0001", 7, plan=decide(make_case({"nodes": 2})))
     states = [JobState(job_id=7, state="RUNNING", nodes="nid[001-002]")]
     monkeypatch.setattr(status, "running", lambda _: states)
     return running
@@ -61,14 +61,18 @@ def test_the_keys_are_the_runs_own_and_made_once(run):
 
 def test_what_ssh_reads_in_its_settings_is_what_was_meant(run, tmp_path):
     """By ssh itself, which prints what it has read of them."""
-    (tmp_path / "config").write_text(host_block(run, ["--rank=1"], None))
+    block = host_block(run, ["--rank=1"], None)
+    match = _BLOCK.match(block)  # as a laptop reads it
+    assert match
+    assert match[1] == "Train-1+a=b-0001"
+    (tmp_path / "config").write_text(block)
     shown = subprocess.run(
-        ("ssh", "-F", tmp_path / "config", "-G", "Train-1-0001"), capture_output=True, text=True
+        ("ssh", "-F", tmp_path / "config", "-G", "Train-1+a=b-0001"), capture_output=True, text=True
     ).stdout
     own = str(run.directory.absolute())
     assert f"identityfile {own.replace('%', '%%')}/ssh/user\n" in shown
     assert f"userknownhostsfile {own}/ssh/known_hosts\n" in shown  # with %% read already
-    assert "toolkit ssh --stdio --rank=1 " in shown
+    assert "toolkit --on= ssh --stdio --rank=1 " in shown
     away = host_block(run, [], "me@login")
     assert "\n    ProxyCommand ssh me@login '" in away
     assert "IdentityFile" not in away

@@ -29,7 +29,7 @@ _FOLDER = "toolkit.d"  # in ~/.ssh: a file for each run
 _TOOLKIT = ("sh", "-c", 'cd / && exec "$@"', "sh", sys.executable, "-m", "toolkit")
 # Of a block: host, user, and the run's directory, in which the keys are.
 _BLOCK = re.compile(
-    r'Host (\w[\w.-]*)\n    User (\S+)\n(?:.*\n)*?    IdentityFile "(/.*)/ssh/user"\n'
+    r'Host (\w[\w.+=-]*)\n    User (\S+)\n(?:.*\n)*?    IdentityFile "(/.*)/ssh/user"\n'
 )
 
 
@@ -117,7 +117,8 @@ def host_block(run: Run, options: list[str], login: str | None) -> str:
         login: the name of this machine on the one that the block is for, which has none of the
             run's keys; None: the block is for this machine.
     """
-    proxy = (*_TOOLKIT, "ssh", "--stdio", *options, str(run.directory.absolute()))
+    # TOOLKIT_ON may name a login node where ssh is called.
+    proxy = (*_TOOLKIT, "--on=", "ssh", "--stdio", *options, str(run.directory.absolute()))
     settings = ssh.settings(ssh.prepare(run))
     if login:
         proxy = ("ssh", login, shell_words(proxy))
