@@ -27,16 +27,17 @@ def _site(script: Script) -> Iterator[Result]:
     name = script.value("partition")
     if name is not None and site.partitions and name not in site.partitions:
         close = nearest(name, site.partitions)
-        line = next(directive.line for directive, _ in script.options("partition"))
+        *_, (directive, _) = script.options("partition")  # sbatch takes the last
         fix = f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}"
-        yield at(line, f"{site.name} has no partition {name!r}", fix=fix)
+        yield at(directive.line, f"{site.name} has no partition {name!r}", fix=fix)
     strays = [word for directive in script.directives for word in directive.strays]
     for finding in _findings(script, site):
         place = (finding.place or "").rpartition(" ")[2].removeprefix("--")
-        own = next(script.options(*_PLACES.get(place, (place,))), None)
+        uses = ([*script.options(name)] for name in _PLACES.get(place, (place,)))
+        own = next((each[-1] for each in uses if each), None)
         if own is None and any(place in word for word in strays):
             continue  # a directive with a typographic dash is reported by another rule
-        directive, _ = own or next(script.options("partition"), (script.directives[0], None))
+        directive, _ = own or [(script.directives[0], None), *script.options("partition")][-1]
         is_removable = place in site.forbidden and len(directive.options) == 1
         edits = [Edit(line=directive.line, text=None)] if own and is_removable else []
         message = f"--{place}: {finding.cause}"
