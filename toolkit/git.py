@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,9 @@ def top(directory: Path) -> Path | None:
     physical = directory.resolve()
     places = (path for path in (physical, *physical.parents) if (path / ".git").exists())
     tree = next(places, None)
-    return None if tree == Path.home().resolve() else tree
+    with suppress(RuntimeError):  # a user may have no home
+        return None if tree == Path.home().resolve() else tree
+    return tree
 
 
 def state(tree: Path) -> Code | None:

@@ -18,8 +18,8 @@ from tests.unit.samples import PARTITIONS
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli.cluster import _whole
-from toolkit.cli.main import Group
-from toolkit.errors import ToolkitError
+from toolkit.cli.main import Group, as_ours
+from toolkit.errors import InternalError, ToolkitError
 
 
 def said(*arguments: str) -> tuple[int, str, str]:
@@ -89,6 +89,10 @@ def test_a_current_directory_that_was_removed_is_no_bug(arguments, tmp_path, mon
     code, _, error = said(*arguments)
     monkeypatch.chdir(tmp_path)
     assert (code, "current directory has been removed" in error) == (64, True)
+
+
+def test_a_socket_that_is_missing_is_no_removed_directory():
+    assert isinstance(as_ours(FileNotFoundError(2, "No such file or directory")), InternalError)
 
 
 def test_every_error_has_an_exit_code_of_its_own():

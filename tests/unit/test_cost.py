@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.unit.run_fixtures import DONE, Answers, new_run
 from tests.unit.samples import make_case
-from toolkit.cli import follow
+from toolkit.cli import cost, follow
 from toolkit.cli.main import cli
 from toolkit.model.base import from_json
 from toolkit.model.job import Job
@@ -159,6 +161,20 @@ def test_usage_by_group_and_end_state() -> None:
         ("CANCELLED", 1, 0.0),
         ("PENDING", 1, 0.0),
     ]
+
+
+def test_usage_since_before_there_were_computers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(_: object, __: object, *options: str) -> list[dict[str, str]]:
+        asked.extend(options)
+        return []
+
+    monkeypatch.setattr(accounting, "ask", ask)
+    monkeypatch.setattr(cost, "find_cluster", lambda _: SimpleNamespace(access=None))
+    done = CliRunner().invoke(cli, ["usage", "--since", "999999999999d"])
+    assert done.exit_code == 0, done.exception
+    assert f"--starttime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(0))}" in asked
 
 
 def test_a_report_is_text_a_page_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

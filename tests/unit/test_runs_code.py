@@ -23,7 +23,7 @@ from toolkit.model.run import Code, Snapshot
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
-from toolkit.runs import code
+from toolkit.runs import code, directories
 from toolkit.runs.run import Run
 
 KEY = "hf_" + "a1" * 12
@@ -98,6 +98,17 @@ def test_a_tree_is_its_commit_and_what_differs_without_secrets(tree, monkeypatch
     found, diff = recorded(tree)
     assert found.is_cut
     assert 4000 < len(diff) <= 5000
+
+
+def test_a_user_without_a_home_has_a_tree_and_no_index(tree, monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", fail)
+    assert git.top(tree / "src") == tree
+    directories.remember(tree / "runs")
+    assert directories.known() == ()
 
 
 @pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])

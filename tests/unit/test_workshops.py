@@ -463,6 +463,13 @@ def test_hostile_files_among_the_results_do_not_count(member, drop):
     assert all(why for _, why in unread)
 
 
+def test_results_of_an_earlier_version_are_read():
+    earlier = (
+        '{"name": "a", "workshop": "b", "exercises": {"c": {"state": "ok", "finished": "2026"}}}'
+    )
+    assert from_json(earlier, Results).exercises == {"c": Done(state="ok")}
+
+
 def test_the_commands_from_new_to_close(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     call = CliRunner().invoke

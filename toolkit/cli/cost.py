@@ -158,7 +158,7 @@ def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
     """
     from toolkit.images.store.prune import seconds
 
-    begin = time.time() - seconds(since, "--since")
+    begin = max(0.0, time.time() - seconds(since, "--since"))
     place = find_cluster(site or chosen(Path.cwd()).site)
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
     options = ["--allocations", "--duplicates", "--truncate", f"--starttime={start}"]

@@ -326,9 +326,12 @@ def as_ours(error: Exception) -> ToolkitError:
         return usage_error(error)
     if (known := error if isinstance(error, ToolkitError) else of_system(error)) is not None:
         return known
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # as of os.getcwd alone
-        step = "cd to another one; what ran there: toolkit ps --all-directories"
-        return UsageError("the current directory has been removed", next_step=step)
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd, or a socket
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            step = "cd to another one; what ran there: toolkit ps --all-directories"
+            return UsageError("the current directory has been removed", next_step=step)
     import traceback
 
     return InternalError(

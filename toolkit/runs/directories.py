@@ -32,7 +32,7 @@ def index() -> Path:
 def known() -> tuple[Path, ...]:
     """Return the directories of the index that are there, each once."""
     words: list[bytes] = []
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # a user may have no home
         words = index().read_bytes().split(b"\0")
     directories = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
     return tuple(sorted(filter(os.path.isdir, directories)))
@@ -40,7 +40,7 @@ def known() -> tuple[Path, ...]:
 
 def remember(runs: Path) -> None:
     """Add a directory of runs to the index. Never fails: a full disk must not stop a run."""
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # a user may have no home
         if runs.resolve() not in known():
             index().parent.mkdir(parents=True, exist_ok=True)
             # As one write at the end: other processes, of other hosts too, do the same.
