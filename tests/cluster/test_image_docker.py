@@ -46,7 +46,8 @@ def named(engine: TestEngine) -> str:
 def test_a_build_makes_an_image_a_sif_and_its_manifest(
     docked: Docked, docker_engine: TestEngine, registry: TestRegistry
 ) -> None:
-    recipe = docked.recipe("echo hello | tee /greeting", checks='greeting = "cat /greeting"')
+    # No other test of this engine builds these very words: a cached step shows no line.
+    recipe = docked.recipe("echo hello >/greeting", checks='greeting = "cat /greeting"')
     done = docked.build(recipe)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(docked.images / "tiny.sif")
