@@ -46,7 +46,7 @@ CUDA := pytorch_cuda pytorch_cuda12 tensorflow_cuda trainers_cuda ray_cuda deeps
 images-cuda: setup ## build the images for GPUs that need no login and no GPU to build: CUDA=NAMES for some of them (40 GB of disk)
 	@for name in $(CUDA); do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (18 minutes on two cores)
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (17 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
