@@ -1,5 +1,5 @@
 # Elastic Horovod under Slurm, without ssh: Horovod's own driver decides which ranks there are, and the batch shell of the job starts them.
-# It prints "start ID HOST NAME=VALUE..." and "stop ID", and reads "ended ID CODE" and "lost HOST".
+# It prints "start ID HOST NAME=VALUE...", "stop ID" and "look" once a second, and reads "ended ID CODE" and "lost HOST".
 # Called as: HOST... PORT PORTS RANKS-OF-A-HOST LEAST-RANKS MOST-RANKS RESETS
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ def say(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    sys.stdout.write(f"{text}\n")  # at once: several threads speak
-    sys.stdout.flush()
+    os.write(1, f"{text}\n".encode())  # a line at once: several threads speak
+
+
+def wake() -> None:
+    """The batch shell looks for ranks that have ended whenever it is told something."""
+    while True:
+        tell("look")
+        time.sleep(1)
 
 
 def hear() -> None:
@@ -99,7 +105,8 @@ def in_order(found: set[str], before: list[str]) -> list[str]:
 
 
 HostManager.order_available_hosts = staticmethod(in_order)
-threading.Thread(target=hear, daemon=True).start()
+for thread in (hear, wake):
+    threading.Thread(target=thread, daemon=True).start()
 low, _, high = os.environ["HOROVOD_ELASTIC_COOLDOWN"].partition(",")
 limit, cooldown, rendezvous = int(resets) if resets else None, (int(low), int(high)), Rendezvous()
 driver = ElasticDriver(rendezvous, Discovery(), int(least), int(most), reset_limit=limit, cooldown_range=cooldown)
@@ -113,5 +120,4 @@ if not codes_of_ranks or any(codes_of_ranks):
     unknown = (next(filter(None, codes_of_ranks), 1), results.error_message or "the ranks could not be put together again")
     code, text = failures[0] if failures else unknown
     say(f"failed: {text}")
-sys.stdout.flush()
 os._exit(code)  # threads of Horovod's driver may still wait for ranks that are lost
