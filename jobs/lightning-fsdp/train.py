@@ -104,7 +104,7 @@ def reference():
 everyone = [None] * world_size
 dist.all_gather_object(everyone, mine)
 difference, from_reference = (max((one - other).abs().max().item() for one in everyone) for other in (mine, reference()))
-sys.stdout.write(f"rank {trainer.global_rank} of {world_size}  host {socket.gethostname()}  holds {held} of {len(mine)} parameters\n")
+sys.stdout.write(f"rank {trainer.global_rank} of {world_size}  host {socket.gethostname()}  device {trainer.strategy.root_device}  holds {held} of {len(mine)} parameters\n")
 sys.stdout.flush()
 if trainer.global_rank == 0:
     result = {

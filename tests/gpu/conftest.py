@@ -145,6 +145,23 @@ def explained(*words: str, directory: Path) -> dict[str, Any]:
     return found
 
 
+def compiled(name: str, place: Path) -> Path:
+    """Compile what is in the pack for this GPU, and return where the result is."""
+    sources = sorted(Path(os.environ.get("GPU_PACK", "build/gpu-pack")).glob(f"{name}-*.tar.gz"))
+    if not sources:
+        pytest.skip(f"the source of {name} is not in the pack")
+    built = place.parent / f"gpu-{name}"
+    script = str(Path(__file__).parent / "compile.sh")
+    ended = subprocess.run(
+        [script, name, sys.executable, str(sources[-1]), str(built)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return built
+
+
 @pytest.fixture(scope="session")
 def small_image(facts: Facts, place: Path) -> Path:
     """An image with nothing but directories, onto which the host's own are bound."""

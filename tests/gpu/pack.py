@@ -4,9 +4,9 @@ Made on a Debian where `toolkit setup` has installed Slurm and Apptainer::
 
     python -m tests.gpu.pack DIRECTORY --python 3.12
 
-It writes the Python packages of the toolkit and of pytest for that Python to ``site-3.12``, and the
-files of Slurm, Apptainer and what these depend on to ``packages.tar.xz``. Unpacking replaces no file
-that is there: the libraries of a machine are its own.
+It writes the Python packages of the toolkit and of pytest for that Python to ``site-3.12``, the
+source of Horovod beside them, and the files of Slurm, Apptainer and what these depend on to
+``packages.tar.xz``. Unpacking replaces no file that is there: the libraries of a machine are its own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ PROGRAMS = (
 )
 # Of the toolkit's own needs: those of a run. Its bill of materials and Docker are not tested on GPUs.
 PYTHON = ("click", "jinja2", "msgspec", "packaging", "pytest")
+HOROVOD = "0.28.1"
 # Every machine has these, or the programs above do not need them to run.
 PRESENT = re.compile(
     r"libc6|libgcc-s1|libstdc\+\+6|zlib1g|perl.*|python3.*|debconf.*|adduser|ucf|lsb-base"
     r"|lib(?!pmix).*-dev|init-system-helpers|systemd.*|dpkg|tar|coreutils|bash|util-linux|mount|gcc-12-base"
 )
 NOT_NEEDED = re.compile(
-    r"/usr/(include|share/(doc|man|locale|lintian|bug))/|/lib/systemd/|/etc/init\.d/|\.a$"
+    r"/usr/(include|lib/cni|share/(doc|man|locale|lintian|bug))/|/lib/systemd/|/etc/init\.d/|\.a$"
 )
 # On a system whose /bin, /sbin and /lib are links to /usr, as on every current one.
 MERGED = re.compile(r"^/(bin|sbin|lib|lib64)/")
@@ -56,11 +57,14 @@ def pack(directory: Path, python: str) -> None:
 
 def _pack_python(place: Path, python: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
-    pip = (sys.executable, "-m", "pip", "install", "-q", "--target", str(place))
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(place))
     fit = ("--python-version", python, "--implementation", "cp", "--only-binary=:all:")
     subprocess.run([*pip, *fit, *PYTHON], check=True)
     # It has no wheel, and nothing that is compiled.
     subprocess.run([*pip, "--no-deps", "--upgrade", "spython"], check=True)
+    shutil.rmtree(place / "bin", ignore_errors=True)
+    source = ("--no-deps", "--no-binary=horovod", "--dest", str(place.parent))
+    subprocess.run([*pip[:3], "download", "-q", *source, f"horovod=={HOROVOD}"], check=True)
 
 
 def _closure(names: tuple[str, ...]) -> set[str]:

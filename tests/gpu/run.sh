@@ -54,5 +54,5 @@ if [ -e "$(dirname "$python")/../pyvenv.cfg" ]; then
     VIRTUAL_ENV=$(realpath "$(dirname "$python")/..")
     export VIRTUAL_ENV
 fi
-export PYTHONPATH=$PWD:$pack/site-$version PYTHONDONTWRITEBYTECODE=1
+export GPU_PACK=$pack PYTHONPATH=$PWD:$pack/site-$version PYTHONDONTWRITEBYTECODE=1
 exec "$python" -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu -p no:cacheprovider -v tests/gpu "$@"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from typing import Any
 
 import pytest
 
-from tests.gpu.conftest import ROOT, SCRIPTS, Ran
+from tests.gpu.conftest import ROOT, SCRIPTS, Ran, compiled
+from toolkit.bench.allreduce import nccl_tests
 
 
 def printed(ran: Ran, word: str) -> list[Any]:
@@ -54,3 +57,21 @@ def test_gpu_count(start, facts):
     assert result["gpus_given"] == count
     assert result["gpus_usable"] == len(facts.gpus)
     assert (result["wrong"], result["all_reduce"]) == (0, True)
+
+
+def test_the_table_of_nccl_tests(gpus, place, record_property):
+    """NVIDIA's all_reduce_perf, compiled here: bench allreduce reads each row of its table."""
+    built = compiled("nccl-tests", place)
+    sizes = "--minbytes 1K --maxbytes 256M --stepfactor 4 --check 1 --ngpus".split()
+    ended = subprocess.run(
+        [str(built / "all_reduce_perf"), *sizes, str(gpus)],
+        env=os.environ | {"LD_LIBRARY_PATH": str(built / "nccl/lib")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = nccl_tests(ended.stdout.splitlines(), gpus)
+    assert [row.bytes for row in rows] == [1 << power for power in range(10, 30, 2)], ended.stdout
+    assert not any(row.wrong for row in rows)
+    record_property("GB/s of 256 MiB", round(rows[-1].algorithm_gb_per_s, 1))

@@ -1,4 +1,4 @@
-"""The tools that show GPUs: top, doctor, cluster status."""
+"""The tools that show GPUs: top, stacks, report, doctor, cluster status, site init."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from tests.gpu.conftest import CLUSTER, SCRIPTS, toolkit
 
 
-@pytest.fixture
-def busy(place: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def busy(gpus: int, cluster: str, place: Path) -> Iterator[str]:
     """A job that keeps one GPU busy."""
+    del gpus, cluster
     options = "--detach --launcher none --runtime none --time 5 --gpus-per-node 1".split()
     begun = toolkit("run", *options, "-J", "busy", str(SCRIPTS / "busy.py"), cwd=place)
     assert begun.returncode == 0, begun.stderr
@@ -33,7 +34,6 @@ def _await(condition: Any, seconds: float = 120) -> None:
         time.sleep(1)
 
 
-@pytest.mark.usefixtures("gpus", "cluster")
 def test_top_shows_the_gpu(busy, place, record_property):
     """Toolkit top shows the use and memory of the GPU, and the process that has it."""
     seen = json.loads(toolkit("top", "--json", busy, cwd=place).stdout)
@@ -44,6 +44,39 @@ def test_top_shows_the_gpu(busy, place, record_property):
     (process,) = [each for each in seen["processes"] if "busy.py" in each["command"]]
     record_property("busy %", used[0]["busy"])
     record_property("GPU memory of the process", process["gpu_memory"])
+
+
+def test_stacks_of_a_rank_that_waits_for_its_gpu(busy, place):
+    """Toolkit stacks says where a rank is while its GPU computes."""
+    asked = toolkit("stacks", "--json", busy, cwd=place)
+    assert asked.returncode == 0, asked.stderr
+    assert "busy.py" in asked.stdout
+
+
+def test_report_shows_the_gpu_of_a_job(busy, place, record_property):
+    """Toolkit report has the use, memory and power of the GPU, sampled on the node."""
+
+    def sampled() -> dict[str, Any]:
+        """The GPU once it has been seen at work: the first sample is from before that."""
+        gpus = json.loads(toolkit("report", "--json", busy, cwd=place).stdout)["gpus"]
+        return next((gpu for gpu in gpus if max(gpu["samples"]) > 50), {})
+
+    _await(sampled)
+    gpu = sampled()
+    assert gpu["memory"] >= 1 << 30
+    assert gpu["total"] > gpu["memory"]
+    assert 0 < gpu["power"] < gpu["limit"] * 1.1
+    for figure in ("busy", "power", "limit"):
+        record_property(figure, round(gpu[figure]))
+
+
+@pytest.mark.usefixtures("cluster", "gpus")
+def test_a_site_is_written_from_the_node(facts, place):
+    """Toolkit site init --probe finds the driver on the node."""
+    words = "site init here --probe --dry-run --site local".split()
+    written = toolkit(*words, cwd=place)
+    assert written.returncode == 0, written.stderr
+    assert facts.driver in written.stdout
 
 
 @pytest.mark.usefixtures("cluster")
