@@ -86,15 +86,15 @@ mine = torch.nn.utils.parameters_to_vector(trainer.accelerator.unwrap_model(trai
 
 def reference():
     """Train the same model in one process, without the Trainer: each of its batches holds those of all ranks."""
-    model, size = make_model(), args.batch_size * world_size
+    model, size = make_model().to(device), args.batch_size * world_size
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     for _ in range(args.epochs):
         for first in range(0, len(train) - size + 1, size):
             optimizer.zero_grad()
             part = slice(first, first + size)
-            model(pixel_values=images[part], labels=labels[part]).loss.backward()
+            model(pixel_values=images[part].to(device), labels=labels[part].to(device)).loss.backward()
             optimizer.step()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
 # Did all ranks train one network, and is it the one that one process would have trained?

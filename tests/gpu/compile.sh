@@ -1,15 +1,15 @@
 #!/bin/bash
 # Compile what is in a pack for this machine's GPU and PyTorch, as the images' recipes do: compile.sh horovod|nccl-tests PYTHON SOURCE DIRECTORY
-# The result is DIRECTORY/horovod (for PYTHONPATH), or DIRECTORY/all_reduce_perf. A second call waits for the first one, and does nothing.
+# The result is DIRECTORY/venv, an environment with Horovod over PYTHON's own, or DIRECTORY/all_reduce_perf. A second call waits for the first one, and does nothing.
 set -euo pipefail
 what=$1 python=$2 source=$(realpath "$3") place=$(realpath -m "$4")
 mkdir -p "$place/work" "$place/nccl/lib"
 exec 9>"$place/lock"
 flock 9
-! [ -e "$place/horovod" ] && ! [ -e "$place/all_reduce_perf" ] || exit 0
+! [ -e "$place/venv" ] && ! [ -e "$place/all_reduce_perf" ] || exit 0
 
 # PyTorch's own NCCL, also under the name that is linked with.
-own=$("$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia").submodule_search_locations)')/nccl
+own=$("$python" -c 'import importlib.util as u; print(list(u.find_spec("nvidia").submodule_search_locations)[0])')/nccl
 nccl=$place/nccl
 ln -sfn "$own/include" "$nccl/include"
 ln -sf "$own/lib/libnccl.so.2" "$nccl/lib/libnccl.so"
@@ -35,5 +35,8 @@ export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_
 export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_BUILD_CUDA_CC_LIST=$code TORCH_CUDA_ARCH_LIST=${code:0:-1}.${code: -1}
 export MAKEFLAGS=$jobs CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s
 "$python" -m pip wheel -v --no-deps --no-build-isolation --no-index -w "$place/wheels" . >"$place/log" 2>&1 || { tail -n 40 "$place/log" >&2; exit 1; }
-"$python" -m zipfile -e "$place"/wheels/horovod-*.whl "$place/unpacked"
-mv "$place/unpacked/horovod" "$place/"
+"$python" -m venv --without-pip "$place/made"
+packages=$(echo "$place"/made/lib/python3.*/site-packages)
+"$python" -m zipfile -e "$place"/wheels/horovod-*.whl "$packages"
+"$python" -c 'import site, sys; print(*site.getsitepackages(), *filter(None, sys.argv[1].split(":")), sep="\n")' "${PYTHONPATH:-}" >"$packages/others.pth"
+mv "$place/made" "$place/venv"

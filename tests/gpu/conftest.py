@@ -66,12 +66,15 @@ def place() -> Path:
     return directory
 
 
-def toolkit(*words: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run the toolkit on the cluster of these tests."""
+def toolkit(
+    *words: str, cwd: Path, timeout: float = 300, venv: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the toolkit on the cluster of these tests; ``venv`` is then the active environment."""
+    active = {"VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{os.environ['PATH']}"} if venv else {}
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *words],
         cwd=cwd,
-        env=os.environ | {"TOOLKIT_CLUSTER": CLUSTER, "TOOLKIT_SITE": "local"},
+        env=os.environ | {"TOOLKIT_CLUSTER": CLUSTER, "TOOLKIT_SITE": "local"} | active,
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -94,10 +97,10 @@ def cluster(facts: Facts, place: Path) -> Iterator[str]:
         toolkit("cluster", "down", "--name", CLUSTER, cwd=place)
 
 
-@pytest.fixture(params=["torchrun", "slurm"])
+@pytest.fixture
 def start(request: pytest.FixtureRequest, place: Path, tmp_path: Path) -> Start:
-    """Starts ranks by torchrun alone, or by a job on the local cluster."""
-    if request.param == "slurm":
+    """Starts ranks by a job on the local cluster; by torchrun alone where there is no Slurm."""
+    if shutil.which("slurmctld"):
         request.getfixturevalue("cluster")
         return _by_slurm(place)
     return _by_torchrun(tmp_path)
@@ -174,6 +177,8 @@ def small_image(facts: Facts, place: Path) -> Path:
         (tree / name).mkdir(parents=True)
     for name in "bin lib lib64 sbin".split():
         (tree / name).symlink_to(f"usr/{name}")
+    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")  # Apptainer adds the user
+    (tree / "etc/group").write_text("root:x:0:\n")
     built = subprocess.run(
         ["apptainer", "build", str(image), str(tree)], capture_output=True, text=True, check=False
     )

@@ -29,7 +29,7 @@ PROGRAMS = (
 )
 # Of the toolkit's own needs: those of a run. Its bill of materials and Docker are not tested on GPUs.
 PYTHON = ("click", "jinja2", "msgspec", "packaging", "pytest")
-HOROVOD = "0.28.1"
+HOROVOD = ("0.28.1", "cffi", "cloudpickle", "psutil", "pyyaml")  # with what it needs
 # Every machine has these, or the programs above do not need them to run.
 PRESENT = re.compile(
     r"libc6|libgcc-s1|libstdc\+\+6|zlib1g|perl.*|python3.*|debconf.*|adduser|ucf|lsb-base"
@@ -59,12 +59,12 @@ def _pack_python(place: Path, python: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(place))
     fit = ("--python-version", python, "--implementation", "cp", "--only-binary=:all:")
-    subprocess.run([*pip, *fit, *PYTHON], check=True)
+    subprocess.run([*pip, *fit, *PYTHON, *HOROVOD[1:]], check=True)
     # It has no wheel, and nothing that is compiled.
     subprocess.run([*pip, "--no-deps", "--upgrade", "spython"], check=True)
     shutil.rmtree(place / "bin", ignore_errors=True)
     source = ("--no-deps", "--no-binary=horovod", "--dest", str(place.parent))
-    subprocess.run([*pip[:3], "download", "-q", *source, f"horovod=={HOROVOD}"], check=True)
+    subprocess.run([*pip[:3], "download", "-q", *source, f"horovod=={HOROVOD[0]}"], check=True)
 
 
 def _closure(names: tuple[str, ...]) -> set[str]:

@@ -55,4 +55,4 @@ if [ -e "$(dirname "$python")/../pyvenv.cfg" ]; then
     export VIRTUAL_ENV
 fi
 export GPU_PACK=$pack PYTHONPATH=$PWD:$pack/site-$version PYTHONDONTWRITEBYTECODE=1
-exec "$python" -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu -p no:cacheprovider -v tests/gpu "$@"
+exec "$python" -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu -p no:cacheprovider -v "$@"

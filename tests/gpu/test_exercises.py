@@ -18,6 +18,8 @@ NEEDS = {
     "fsdp": "torch",
     "tensor-parallel": "sklearn",
     "nccl-allreduce": "torch",
+    "accelerate-ddp": "accelerate",
+    "lightning-ddp": "lightning",
     "lightning-fsdp": "lightning",
     "transformers-trainer": "accelerate",
 }
@@ -26,18 +28,17 @@ pytestmark = pytest.mark.usefixtures("cluster", "gpus")
 
 @pytest.fixture(scope="session")
 def horovod(gpus: int, place: Path) -> Path:
-    """Horovod, compiled for this machine's PyTorch."""
+    """An environment with Horovod, compiled for this machine's PyTorch."""
     del gpus
-    return compiled("horovod", place)
+    return compiled("horovod", place) / "venv"
 
 
-def trained(place: Path, *words: str) -> tuple[str, dict[str, Any]]:
+def trained(place: Path, *words: str, venv: Path | None = None) -> tuple[str, dict[str, Any]]:
     """Run an exercise; return what it printed, and its results."""
-    ended = toolkit("run", *ONE, *words, cwd=place)
+    ended = toolkit("run", *ONE, *words, cwd=place, venv=venv)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    found: dict[str, Any] = json.loads(
-        next(line for line in reversed(ended.stdout.splitlines()) if line.startswith("{"))
-    )
+    lines = [line.removeprefix("0| ") for line in ended.stdout.splitlines()]
+    found: dict[str, Any] = json.loads([line for line in lines if line.startswith('{"')][-1])
     return ended.stdout, found
 
 
@@ -63,9 +64,8 @@ def test_an_exercise_trains_on_the_gpu(name, place, record_property):
 def test_horovod_averages_over_nccl(words, horovod, place, record_property):
     """Horovod, compiled as the recipes do, trains on the GPU, and it is NCCL that averages."""
     job, *arguments = words
-    environment = ("--env", f"PYTHONPATH={horovod}", "--env", "NCCL_DEBUG=VERSION")
-    options = ("--launcher", "horovod-gloo", *environment)
-    text, results = trained(place, *options, str(ROOT / "jobs" / job), *arguments)
+    options = ("--launcher", "horovod-gloo", "--env", "NCCL_DEBUG=VERSION")
+    text, results = trained(place, *options, str(ROOT / "jobs" / job), *arguments, venv=horovod)
     assert "device cuda" in text
     assert "NCCL version" in text  # of a communicator: nothing else makes one in these scripts
     record_property("samples per second", results["samples_per_second"])

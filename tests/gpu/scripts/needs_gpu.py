@@ -1,5 +1,0 @@
-"""Want a GPU."""
-
-import torch
-
-print(torch.zeros(1, device="cuda").item())
