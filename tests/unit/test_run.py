@@ -32,15 +32,16 @@ from toolkit.files import read_json
 from toolkit.launchers import failures
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
+from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import (
-    directories,
     forward,
     logs,
     removal,
     status,
 )
+from toolkit.runs import run as run_directories
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import SECRETS, Run
 from toolkit.runs.submit import reserve
@@ -192,7 +193,7 @@ def test_no_name_of_a_run_is_obeyed_by_the_shell(home):
 
 
 def test_directories_are_numbered_and_never_shared(home):
-    first = directories.next_directory(home, "train")
+    first = next_directory(home, "train")
     assert first.name == "train-0001"
     assert reserve(first)
     assert not reserve(first)
@@ -201,13 +202,13 @@ def test_directories_are_numbered_and_never_shared(home):
         "a b/$(x)": "a-b-x-0001",
         "...": "run-0001",
     }.items():
-        assert directories.next_directory(home, name).name == expected
+        assert next_directory(home, name).name == expected
 
 
 def test_a_run_is_found_by_name_path_job_or_as_the_newest(home):
     here, there = new_run(home / "runs/x-0001", 7), new_run(home / "b/runs/y-0001", 8)
     again = new_run(home / "runs/x-0002", 7)  # a new local cluster counts from 1 again
-    directories.remember(home / "b/runs")
+    run_directories.remember(home / "b/runs")
     os.utime(here.directory / "plan.json", (1, 1))
     assert here.script.stat().st_mode & 0o111
     runs = Path("runs")
@@ -219,7 +220,7 @@ def test_a_run_is_found_by_name_path_job_or_as_the_newest(home):
         "8": there,
         "8_3": there,
     }.items():
-        assert directories.find(name, runs).directory.resolve() == found.directory
+        assert run_directories.find(name, runs).directory.resolve() == found.directory
     assert (here.word, there.word) == ("x-0001", "b/runs/y-0001")
     for name, close, step in (
         ("x-001", "x-0001", "toolkit ps"),
@@ -228,7 +229,7 @@ def test_a_run_is_found_by_name_path_job_or_as_the_newest(home):
         ("9", None, "toolkit ps"),
     ):
         with pytest.raises(UnknownRunError, match="job 9" if name == "9" else "no run") as caught:
-            directories.find(name, runs)
+            run_directories.find(name, runs)
         assert (caught.value.close, step in (caught.value.next_step or "")) == (close, True)
 
 
@@ -245,7 +246,7 @@ def test_a_run_is_repeated_by_name_or_job_id(home):
 def test_runs_of_all_directories_are_listed(home):
     for name, number in (("a", 7), ("b", 8)):
         new_run(home / name / "runs/x-0001", number, outcome=DONE)
-        directories.remember(home / name / "runs")
+        run_directories.remember(home / name / "runs")
     rows = json.loads(CliRunner().invoke(ps, ["--all-directories", "--json"]).stdout)
     assert {(row["job_id"], row["directory"]) for row in rows} == {
         (7, str(home / "a/runs/x-0001")),
@@ -254,31 +255,31 @@ def test_runs_of_all_directories_are_listed(home):
     assert "b/runs" in CliRunner().invoke(ps, ["-A"]).stdout
     assert "ps --all-directories" in CliRunner().invoke(ps, []).output
     (home / "a").rename(home / "moved")
-    assert directories.known() == (home / "b/runs",)
+    assert run_directories.known_directories() == (home / "b/runs",)
     assert CliRunner().invoke(ps, ["--runs", "moved/runs"]).exit_code == 0
-    assert directories.known() == (home / "b/runs", home / "moved/runs")
+    assert run_directories.known_directories() == (home / "b/runs", home / "moved/runs")
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if "/" not in name and "\0" not in name])
 def test_any_name_of_a_directory_is_kept(home, name):
     (home / f"d{name}\n" / "runs").mkdir(parents=True)
     for _ in range(2):
-        directories.remember(home / f"d{name}\n" / "runs")
+        run_directories.remember(home / f"d{name}\n" / "runs")
     (home / "link").symlink_to(home / f"d{name}\n")
-    directories.remember(home / "link/runs")
-    assert directories.known() == (home / f"d{name}\n" / "runs",)
-    with directories.index().open("ab") as index:
+    run_directories.remember(home / "link/runs")
+    assert run_directories.known_directories() == (home / f"d{name}\n" / "runs",)
+    with run_directories.index_file().open("ab") as index:
         index.write(b'\0\xed{"x": 3}\n"/nowhere"\n3\n"torn')
-    assert directories.known() in ((), (home / f"d{name}\n" / "runs",))
+    assert run_directories.known_directories() in ((), (home / f"d{name}\n" / "runs",))
 
 
 def test_a_run_does_not_fail_for_the_index(home, monkeypatch):
     def fail() -> Path:
         raise OSError(28, "full")
 
-    monkeypatch.setattr(directories, "index", fail)
+    monkeypatch.setattr(run_directories, "index_file", fail)
     assert reserve(home / "runs" / "train-0001")
-    assert directories.known() == ()
+    assert run_directories.known_directories() == ()
 
 
 # States.

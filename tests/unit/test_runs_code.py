@@ -23,8 +23,8 @@ from toolkit.model.run import Code, Snapshot
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
-from toolkit.runs import code, directories
-from toolkit.runs.run import Run
+from toolkit.runs import code
+from toolkit.runs.run import Run, known_directories, remember
 
 KEY = "hf_" + "a1" * 12
 
@@ -107,8 +107,8 @@ def test_a_user_without_a_home_has_a_tree_and_no_index(tree, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", fail)
     assert git.top(tree / "src") == tree
-    directories.remember(tree / "runs")
-    assert directories.known() == ()
+    remember(tree / "runs")
+    assert known_directories() == ()
 
 
 @pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])

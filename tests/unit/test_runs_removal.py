@@ -20,9 +20,10 @@ from toolkit.errors import BusyError, ForbiddenError, UsageError
 from toolkit.images.store import usage
 from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.run import Submission
+from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
-from toolkit.runs import directories, removal
-from toolkit.runs.run import Run
+from toolkit.runs import removal
+from toolkit.runs.run import Run, all_runs, remember
 from toolkit.runs.submit import begun
 
 
@@ -36,7 +37,7 @@ def slurm(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slur
 
 
 def new_run(job_id: int | None = None, *, ended: bool = False, **more: Any) -> Run:
-    directory = directories.next_directory(Path("runs").absolute(), "train")
+    directory = next_directory(Path("runs").absolute(), "train")
     run = made_run(directory, job_id, outcome=DONE if ended else None, **more)
     os.utime(run.directory / "plan.json", (1, 1))
     return run
@@ -155,7 +156,7 @@ def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(mo
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             removal.remove([first])
-    assert [run.name for run in directories.all_runs(Path("runs"))] == [second.name]
+    assert [run.name for run in all_runs(Path("runs"))] == [second.name]
     monkeypatch.setattr(shutil, "rmtree", swept)
     removal.remove([second])
     assert names() == [], "what was left is removed with the next"
@@ -178,7 +179,7 @@ def test_prune_lists_first_and_removes_with_yes(slurm):
     assert "--yes" in CliRunner().invoke(prune, ["--keep", "3"]).output
     assert code(prune, "--keep", "3", "--yes") == 0
     assert names() == "train-0002 train-0003 train-0004".split()
-    directories.remember(Path("runs"))
+    remember(Path("runs"))
     assert code(prune, "--keep", "0", "--yes", "--all-directories") == 0
     assert names() == ["train-0003"]
     assert isinstance(CliRunner().invoke(prune, []).exception, UsageError)

@@ -18,8 +18,8 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
+from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
-from toolkit.runs.directories import next_directory
 from toolkit.runs.follow import Event, follow
 from toolkit.runs.run import Run
 from toolkit.runs.status import was_never_submitted

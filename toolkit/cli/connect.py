@@ -40,9 +40,8 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
 from toolkit.runs import follow, forward, interactive
-from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
 from toolkit.runs.submit import submit
 from toolkit.shell import interrupted_by_signals

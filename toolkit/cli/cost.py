@@ -15,8 +15,7 @@ from toolkit.files import write_atomically
 from toolkit.planning.cluster import find_cluster
 from toolkit.planning.settings import chosen
 from toolkit.runs import efficiency, status
-from toolkit.runs.directories import find
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, find
 from toolkit.slurm import accounting
 from toolkit.slurm.client import Client
 from toolkit.units import human_time, or_dash

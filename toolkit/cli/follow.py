@@ -35,9 +35,8 @@ from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, JobState, Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs, status
-from toolkit.runs.directories import find
 from toolkit.runs.outcome import headline
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, find
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
 from toolkit.workshops.model import Joined

@@ -20,8 +20,8 @@ from toolkit.planning.settings import SENT, SLURM_VARIABLE, chosen, variables
 from toolkit.quoting import shell as quoted
 from toolkit.quoting import shell_with_variables, shell_words
 from toolkit.remote import connect, hop, put, rsync, run
-from toolkit.runs import directories
 from toolkit.runs.code import IGNORE, choose, names_of
+from toolkit.runs.run import index_file
 from toolkit.units import counted, human_size, whole
 
 HOME = "~/.local/share/toolkit/on"  # of what is installed on a login node
@@ -254,7 +254,7 @@ def send(login: str, cwd: Path, *, yes: bool = False) -> None:
         )
     sizes, left_out = choose(root, names_of(root, cwd / (chosen(cwd).runs or "runs"), "--on"))
     number = hashlib.sha256(os.fsencode(f"{login}\0{root}")).hexdigest()[:12]
-    record = directories.index().parent / "on" / number
+    record = index_file().parent / "on" / number
     before = record.read_text().split("\0") if record.is_file() else ()
     gone = [name for name in before if name and not os.path.lexists(root / name)]
     options = ("-lptz", "--from0", "--files-from=-", "--delete-missing-args", "--chmod=go-w")

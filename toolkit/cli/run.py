@@ -190,10 +190,11 @@ def _failed_points(name: str) -> dict[str, Any]:
         UntrustedError: another user could have written the run.
     """
     from toolkit.planning.settings import chosen
-    from toolkit.runs import directories, outcome, status
+    from toolkit.runs import outcome, status
+    from toolkit.runs.run import find
     from toolkit.trust import require_trusted
 
-    run = directories.find(name, Path(chosen(Path.cwd()).runs or "runs"))
+    run = find(name, Path(chosen(Path.cwd()).runs or "runs"))
     require_trusted(run.directory)
     numbers = outcome.failed_points(status.elements(run))
     if not numbers:

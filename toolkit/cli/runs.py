@@ -20,10 +20,16 @@ from toolkit.cli.shared import (
     runs_option,
 )
 from toolkit.errors import JobLostError, LauncherMismatchError, ToolkitError, UsageError
-from toolkit.runs import directories, logs, processes, records, stacks, status
-from toolkit.runs.directories import find
+from toolkit.runs import logs, processes, records, stacks, status
 from toolkit.runs.processes import Gpu, Process
-from toolkit.runs.run import Run
+from toolkit.runs.run import (
+    Run,
+    all_runs,
+    find,
+    known_directories,
+    other_directories,
+    remember,
+)
 from toolkit.runs.stacks import Standing
 from toolkit.units import counted, human_age, human_size, human_time
 
@@ -61,10 +67,10 @@ def ps(show_all: bool, all_directories: bool, watch: bool, runs: Path, as_json: 
 
 
 def _list_runs(runs: Path, *, show_all: bool, all_directories: bool, as_json: bool) -> None:
-    places = directories.known() if all_directories else (runs,)
-    known = directories.all_runs(*places)
+    places = known_directories() if all_directories else (runs,)
+    known = all_runs(*places)
     if known and not all_directories and Run(runs).is_own:
-        directories.remember(runs)  # which may have been moved here
+        remember(runs)  # which may have been moved here
     shown = known if show_all else known[:_MOST_RUNS]
     rows = list(zip(status.rows(shown), shown, strict=True))
     if as_json:
@@ -72,7 +78,7 @@ def _list_runs(runs: Path, *, show_all: bool, all_directories: bool, as_json: bo
             [{**row._asdict(), "directory": str(run.directory.absolute())} for row, run in rows]
         )
     elif not rows:
-        elsewhere = not all_directories and directories.others(runs)
+        elsewhere = not all_directories and other_directories(runs)
         where = "no runs are known" if all_directories else f"no runs in {runs}"
         step = "ps --all-directories" if elsewhere else "run --help"
         console.note(f"{where}; next: toolkit {step}")
@@ -474,8 +480,8 @@ def prune(
         )
     least = seconds(older_than, "--older-than") if older_than else None
     rows, going, listed = [], [], []
-    for place in directories.known() if all_directories else (runs,):
-        old = removal.candidates(directories.all_runs(place), older_than=least, keep=keep)
+    for place in known_directories() if all_directories else (runs,):
+        old = removal.candidates(all_runs(place), older_than=least, keep=keep)
         for run, reason in old.items():
             directory, size, age = run.directory, removal.size_of(run.directory), removal.age(run)
             if yes and not reason:

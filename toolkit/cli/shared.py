@@ -64,7 +64,7 @@ def complete_sites() -> Iterable[str]:
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN by the runs in the directory of ``--runs``."""
     del param
-    from toolkit.runs.directories import all_runs
+    from toolkit.runs.run import all_runs
 
     runs = all_runs(ctx.params.get("runs") or Path("runs"))
     return _offered((paths.name for paths in runs), incomplete)

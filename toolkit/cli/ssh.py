@@ -20,8 +20,7 @@ from toolkit.files import write_atomically
 from toolkit.quoting import shell_words
 from toolkit.remote import rsync
 from toolkit.runs import ssh
-from toolkit.runs.directories import find
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, find
 from toolkit.shell import become
 
 _FOLDER = "toolkit.d"  # in ~/.ssh: a file for each run

@@ -7,6 +7,7 @@ are findings of the case, so that the user sees all of them at once.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,11 +41,12 @@ from toolkit.planning.settings import (
     with_variables,
 )
 from toolkit.planning.target import understand
-from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.runtimes.base import parse_binds
 from toolkit.sites import comment_example
 
+_NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 _RANKS = {"nodes", "ntasks_per_node", "gpus", "gpus_per_node"}
 
 
@@ -145,6 +147,17 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
     case = case._replace(run=str(next_directory(cwd / (job.runs or "runs"), case.name)))
     binds, wrong = parse_binds(job.bind, str(cwd))
     return case._replace(binds=binds).with_findings(*(wrong if case.noun == "image" else ()))
+
+
+def next_directory(runs: Path, name: str) -> Path:
+    """Return the directory that the next run of this name will have."""
+    safe = _UNSAFE.sub("-", name).strip("-.") or "run"
+    numbers = [
+        int(match["number"])
+        for path in (runs.iterdir() if runs.is_dir() else ())
+        if (match := _NUMBERED.match(path.name)) and match["name"] == safe
+    ]
+    return runs / f"{safe}-{max(numbers, default=0) + 1:04d}"
 
 
 def _with_image(case: Case) -> Case:

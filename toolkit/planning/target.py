@@ -83,7 +83,7 @@ def resolve(
     if not path.exists() and name.startswith("jobs/"):
         path = shipped_job
     if not path.exists() and name[-1:].isdigit():
-        from toolkit.runs.directories import find
+        from toolkit.runs.run import find
 
         with suppress(UnknownRunError):
             path = find(name, cwd / runs).directory

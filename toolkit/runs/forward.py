@@ -36,8 +36,7 @@ from toolkit.images.host.kernel import die_with_parent
 from toolkit.model.base import Model
 from toolkit.quoting import shell
 from toolkit.runs import ssh, status
-from toolkit.runs.directories import all_runs
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, all_runs
 from toolkit.runs.ssh import Door
 from toolkit.trust import require_trusted
 

@@ -2,6 +2,10 @@
 
 Another user may have made the directory. What is in it is opened through no symbolic link, is
 bounded, and is checked against a model; only into a run of the caller anything is written.
+
+The directories of runs are in an index: a file with each directory in which the user has ever run
+something, ended by a null byte as no path has one, for `toolkit ps --all-directories` and job ids.
+No run fails because of it.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from toolkit.model.base import AnyModel, to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.site import Access
+from toolkit.quoting import shell
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
@@ -332,3 +337,100 @@ class Run:
     def _submitted(self) -> str:
         """The script as sbatch got it: the directory may have been moved since."""
         return f"{self.plan.run_directory}/job.sbatch"
+
+
+# Directories of runs: the runs in them, a run by its name, and the index of those directories.
+
+_JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
+
+
+def index_file() -> Path:
+    """Return the file of the index, which may not exist."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "toolkit/directories"
+
+
+def known_directories() -> tuple[Path, ...]:
+    """Return the directories of the index that are there, each once."""
+    words: list[bytes] = []
+    with suppress(OSError, RuntimeError):  # a user may have no home
+        words = index_file().read_bytes().split(b"\0")
+    directories = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
+    return tuple(sorted(filter(os.path.isdir, directories)))
+
+
+def remember(runs: Path) -> None:
+    """Add a directory of runs to the index. Never fails: a full disk must not stop a run."""
+    with suppress(OSError, RuntimeError):  # a user may have no home
+        if runs.resolve() not in known_directories():
+            index_file().parent.mkdir(parents=True, exist_ok=True)
+            # As one write at the end: other processes, of other hosts too, do the same.
+            index_file().touch(0o600)
+            with index_file().open("ab", buffering=0) as file:
+                file.write(os.fsencode(runs.resolve()) + b"\0")
+
+
+def other_directories(runs: Path) -> list[Path]:
+    """Return the known directories of runs but this one."""
+    return [other for other in known_directories() if other != runs.resolve()]
+
+
+def all_runs(*places: Path) -> list[Run]:
+    """Return every run in directories of runs, the newest first.
+
+    The name of a run that is being removed begins with a dot.
+    """
+    planned = {path: _planned(path) for place in places for path in place.glob("[!.]*")}
+    runs = [path for path, when in planned.items() if when >= 0]
+    return [Run(path) for path in sorted(runs, key=lambda path: planned[path], reverse=True)]
+
+
+def _planned(directory: Path) -> float:
+    """Return when a run was planned; -1 if the directory is none, or is another user's own."""
+    with suppress(OSError, ValueError):  # a name may hold any character
+        return (directory / "plan.json").stat().st_mtime
+    return -1.0
+
+
+def find(name: str | None, runs: Path) -> Run:
+    """Find a run by its name, its directory or its job id; without any of these, the newest run.
+
+    A job id is looked for in all directories of runs that this user has, in this one first.
+
+    Raises:
+        UnknownRunError: with the nearest name.
+    """
+    own = all_runs(runs)
+    if name is None and own:
+        return own[0]
+    for directory in (Path(name), runs / name) if name else ():
+        if _planned(directory) >= 0:
+            return Run(directory.resolve())
+    match = _JOB_ID.match(name or "")
+    # A new local cluster counts its jobs from 1 again: several runs may have the number.
+    for run in (*own, *all_runs(*other_directories(runs))) if match else ():
+        with suppress(ConfigError):
+            if match and run.job and run.job.job_id == int(match["job"]):
+                return Run(run.directory.resolve())
+    raise _unknown(name, runs, own)
+
+
+def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
+    elsewhere = other_directories(runs)
+    same = [path / name for path in elsewhere if name and _planned(path / name) >= 0]
+    where = f"in the directory {runs}"
+    cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
+    if name and _JOB_ID.match(name):
+        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
+    step = "toolkit ps --all-directories" if elsewhere else "toolkit run --help"
+    if same:
+        step = f"name it by its directory: {shell(same[0])}"
+    elif own:
+        step = "toolkit ps"
+    return UnknownRunError(
+        cause,
+        place="RUN",
+        choices=[run.name for run in own],
+        value=name or "",
+        next_step=step,
+    )

@@ -22,10 +22,9 @@ from toolkit.errors import (
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, PointOutcome
 from toolkit.runs import records
-from toolkit.runs.directories import find
 from toolkit.runs.logs import history
 from toolkit.runs.outcome import finish, headline, read_elements
-from toolkit.runs.run import Run, client_of
+from toolkit.runs.run import Run, client_of, find
 from toolkit.slurm.queue import Snapshot
 from toolkit.trust import require_trusted
 

@@ -32,8 +32,8 @@ from toolkit.model.job import Job, is_url
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
-from toolkit.runs import code, directories
-from toolkit.runs.run import SECRETS, Run
+from toolkit.runs import code
+from toolkit.runs.run import SECRETS, Run, remember
 from toolkit.slurm import Wait, patiently
 from toolkit.slurm.answers import AnswerLostError
 from toolkit.text import shows
@@ -70,7 +70,7 @@ def reserve(directory: Path) -> bool:
     except FileExistsError:
         return False
     (directory / "logs").mkdir(mode=_RUN_MODE)
-    directories.remember(directory.parent)
+    remember(directory.parent)
     return True
 
 

@@ -29,8 +29,7 @@ from toolkit.errors import (
 from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import forward
-from toolkit.runs.directories import all_runs
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, all_runs
 from toolkit.units import counted
 from toolkit.workshops.join import contents_list
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
