@@ -26,7 +26,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
 from toolkit.rules.job import gpu_types
-from toolkit.runs.interactive import salloc_command
+from toolkit.runs.submit import salloc_command
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit.planning.plan import decide
-from toolkit.runs import interactive
+from toolkit.runs import submit
 from toolkit.runs.run import Run
 from toolkit.shell import interrupted_by_signals
 
@@ -42,10 +42,10 @@ def test_a_hangup_that_nohup_ignores_closes_nothing():
 def test_salloc_has_the_signals_of_the_terminal_only(number, pty, is_signaled, monkeypatch):
     """A second signal would make salloc wait forever; one that it did not get must be sent to it."""
     released: list[bool] = []
-    monkeypatch.setattr(interactive, "_release", lambda *given: released.append(given[-1]))
+    monkeypatch.setattr(submit, "_release", lambda *given: released.append(given[-1]))
     process: Any = SimpleNamespace(poll=lambda: None)
     run = Run(Path("x"))
     run.plan = decide(make_case({"interactive": True, "pty": pty}))
-    with pytest.raises(KeyboardInterrupt), interactive.released_after(run, process):
+    with pytest.raises(KeyboardInterrupt), submit.released_after(run, process):
         os.kill(os.getpid(), number)
     assert released == [is_signaled]

@@ -39,11 +39,11 @@ from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
-from toolkit.runs import follow, forward, interactive
+from toolkit.runs import follow, forward
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
-from toolkit.runs.submit import submit
+from toolkit.runs.submit import finish_salloc, released_after, start_salloc, submit, wait_for_nodes
 from toolkit.shell import interrupted_by_signals
 from toolkit.slurm import configured_wait, patiently
 from toolkit.units import human_time
@@ -128,14 +128,14 @@ def run_interactively(case: Case, *, detach: bool = False, as_json: bool = False
         )
     run = write(case)
     console.announce(run.plan)
-    process = interactive.start(run, local_name(case.site))
+    process = start_salloc(run, local_name(case.site))
     try:
-        with interactive.released_after(run, process):
-            interactive.wait_for_nodes(run, process)
+        with released_after(run, process):
+            wait_for_nodes(run, process)
             console.say("script", os.path.relpath(run.script))
             if not run.plan.pty:
                 return show(run, as_json=as_json)
-            outcome = interactive.finish(run, process.wait())
+            outcome = finish_salloc(run, process.wait())
             why = outcome.message if outcome.kind not in ("ok", "failed") else ""
             text = f"exit {outcome.exit_code}  {why}".rstrip()
             console.say("ended", f"{text}; the nodes are free again")
@@ -153,7 +153,7 @@ def _cancelled(run: Run) -> str:
         return "the request for nodes; nothing was started"
     try:
         if run.job is not None and run.job.job_id is not None:
-            interactive.finish(run, INTERRUPTED)
+            finish_salloc(run, INTERRUPTED)
     except SlurmUnreachableError as error:
         wait = f"{error.cause}: the nodes are free as soon as it does (toolkit ps)"
         return f"{run.name}; {wait}"
