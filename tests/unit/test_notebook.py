@@ -27,7 +27,7 @@ from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
-from toolkit.runs import forward, ssh, status
+from toolkit.runs import ssh, status
 from toolkit.runs.run import Run
 from toolkit.scripts import script
 
@@ -133,26 +133,26 @@ def test_the_script_holds_no_token_and_no_port():
 def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path):
     tmp_path.chmod(0o755)
     with pytest.raises(UntrustedError):
-        forward.Entrance(tmp_path / "door").require_free()
+        ssh.Entrance(tmp_path / "door").require_free()
     tmp_path.chmod(0o700)
     with pytest.raises(UsageError, match="not at both"):
         entrance_of(tmp_path / "door", 8888, Path)
     with pytest.raises(UsageError, match="at most 107 bytes"):
-        forward.Entrance(tmp_path / ("d" * 107)).require_free()
+        ssh.Entrance(tmp_path / ("d" * 107)).require_free()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is not a socket"):
-        forward.Entrance(tmp_path / "file").require_free()
+        ssh.Entrance(tmp_path / "file").require_free()
     assert (tmp_path / "file").exists()
     with socket.socket() as port, socket.socket(socket.AF_UNIX) as dead:
         port.bind(("127.0.0.1", 0))
         port.listen()
         with pytest.raises(BusyError, match="listens on port"):
-            forward.Entrance(Path(), port.getsockname()[1]).require_free()
+            ssh.Entrance(Path(), port.getsockname()[1]).require_free()
         dead.bind(str(tmp_path / "door"))
         dead.listen()
         with pytest.raises(BusyError, match="listens on /"):
-            forward.Entrance(tmp_path / "door").require_free()
-    forward.Entrance(tmp_path / "door").require_free()
+            ssh.Entrance(tmp_path / "door").require_free()
+    ssh.Entrance(tmp_path / "door").require_free()
     assert not (tmp_path / "door").exists()
 
 
@@ -163,7 +163,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssh.Door:
     monkeypatch.setattr(status, "running", lambda _: states)
     run = tmp_path / "runs/notebook-0001"
     run.mkdir(parents=True)
-    return forward.locate(Run(run), "8888")
+    return ssh.locate(Run(run), "8888")
 
 
 def test_the_first_element_of_an_array_is_reached(server):
@@ -177,12 +177,12 @@ def test_a_job_that_was_requeued_to_another_node_has_ended(server):
 
 
 def newest(runs: Path) -> str:
-    run = forward.newest(runs)
+    run = ssh.newest(runs)
     return run.name if run else ""
 
 
 def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
-    monkeypatch.setattr(forward, "is_notebook", lambda paths: "notebook" in paths.name)
+    monkeypatch.setattr(ssh, "is_notebook", lambda paths: "notebook" in paths.name)
     for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").touch()
@@ -197,24 +197,24 @@ def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
 def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, monkeypatch, capsys):
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    monkeypatch.setattr(ssh, "is_notebook", lambda _: True)
     monkeypatch.setattr(status, "query", lambda _: None)
     stop.main(["--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 
 def test_a_server_that_does_not_listen_yet(server, monkeypatch):
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    monkeypatch.setattr(ssh, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        forward.server(server.run)
+        ssh.server(server.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(server, monkeypatch):
     run = server.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
-    assert forward.server(server.run).token == "secret"
+    monkeypatch.setattr(ssh, "is_notebook", lambda _: True)
+    assert ssh.server(server.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        forward.server(server.run)
+        ssh.server(server.run)

@@ -20,7 +20,7 @@ from toolkit.cli.main import COMMANDS
 from toolkit.errors import LoginError, LoginLostError, NoSpaceError, UsageError
 from toolkit.planning.settings import SENT, chosen_login
 from toolkit.quoting import shell_words
-from toolkit.runs import forward
+from toolkit.runs import ssh
 from toolkit.runs.code import IGNORE
 
 _LOCAL = 'HOME={home}; export HOME; for command; do :; done; {before}; eval "$command"'
@@ -343,7 +343,7 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     tmp_path.chmod(0o700)
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(cli, "connect", lambda *_: None)
-    monkeypatch.setattr(forward.Entrance, "require_free", lambda _: None)
+    monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
 
     def hop(_: str, *ends: str) -> nullcontext[None]:
         calls.append(ends)
@@ -385,7 +385,7 @@ def test_the_hop_of_a_lost_connection_is_made_again(words, project, monkeypatch)
     monkeypatch.chdir(project)
     for name in ("connect", "send"):
         monkeypatch.setattr(cli, name, lambda *_: None)
-    monkeypatch.setattr(forward.Entrance, "require_free", lambda _: None)
+    monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
     monkeypatch.setattr(cli, "put", put)
     monkeypatch.setattr(cli, "hop", hop)
     monkeypatch.setattr(cli, "run", lambda *_, **__: 0)

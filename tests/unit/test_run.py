@@ -36,9 +36,9 @@ from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import (
-    forward,
     logs,
     removal,
+    ssh,
     status,
 )
 from toolkit.runs import run as run_directories
@@ -137,8 +137,8 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable, run):
     for act in (
         run.require_own,
         lambda: removal.remove([run], force=True),
-        lambda: forward.locate(run, "6006"),
-        lambda: forward.server(run),
+        lambda: ssh.locate(run, "6006"),
+        lambda: ssh.server(run),
         lambda: failed_points(str(run.directory)),
     ):
         with pytest.raises(UntrustedError, match="every user of this machine can write"):

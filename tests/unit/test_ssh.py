@@ -19,7 +19,7 @@ from toolkit.config import package_directory
 from toolkit.errors import UntrustedError, UsageError
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import forward, ssh, status
+from toolkit.runs import ssh, status
 from toolkit.runs.run import Run
 
 _DOOR = package_directory("scripts") / "door.sh"
@@ -106,7 +106,7 @@ def test_a_session_enters_what_the_ranks_run_in(runtime):
 )
 def test_a_target_that_is_none(text):
     with pytest.raises(UsageError):
-        forward.target(text)
+        ssh.target(text)
 
 
 def test_only_servers_of_this_user_are_forwarded(tmp_path):
@@ -142,31 +142,31 @@ def test_only_servers_of_this_user_are_forwarded(tmp_path):
 def test_the_way_from_ones_own_machine(monkeypatch):
     monkeypatch.setenv("LOGNAME", "alice")
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 22")
-    line = forward.ssh_command(6006, Path("/tmp/toolkit-1000/train-0007-6006"))
+    line = ssh.ssh_command(6006, Path("/tmp/toolkit-1000/train-0007-6006"))
     assert line == "ssh -N -L 6006:/tmp/toolkit-1000/train-0007-6006 alice@198.51.100.1"
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 2222")
-    assert forward.ssh_command(1, Path("/s")) == "ssh -N -p 2222 -L 1:/s alice@198.51.100.1"
+    assert ssh.ssh_command(1, Path("/s")) == "ssh -N -p 2222 -L 1:/s alice@198.51.100.1"
     monkeypatch.delenv("SSH_CONNECTION")
     monkeypatch.setattr("socket.getfqdn", lambda: "login1.site")
-    assert forward.ssh_command(1, Path("/s")).endswith("@login1.site")
+    assert ssh.ssh_command(1, Path("/s")).endswith("@login1.site")
 
 
 def test_the_directory_of_sockets_is_ones_own(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    directory = forward.private_directory()
+    directory = ssh.private_directory()
     assert directory.stat().st_mode & 0o777 == 0o700
-    assert forward.private_directory() == directory
+    assert ssh.private_directory() == directory
     directory.chmod(0o750)
     with pytest.raises(UntrustedError, match="only you"):
-        forward.private_directory()
+        ssh.private_directory()
     directory.rmdir()
     directory.symlink_to(tmp_path)
     with pytest.raises(UntrustedError):
-        forward.private_directory()
+        ssh.private_directory()
     (tmp_path / "run").mkdir(mode=0o700)  # another user who takes the name locks no one out
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    assert forward.private_directory() == tmp_path / "run/toolkit"
+    assert ssh.private_directory() == tmp_path / "run/toolkit"
     assert directory.is_symlink()
 
 
@@ -175,7 +175,7 @@ def test_servers_and_nodes_have_sockets_of_their_own(tmp_path, monkeypatch):
     run = Run(tmp_path / "runs/train-0001")
 
     def name(where: str, node: str = "") -> str:
-        return forward.socket_path(ssh.Door(run, 7, node, where)).name
+        return ssh.socket_path(ssh.Door(run, 7, node, where)).name
 
     places = [
         ("6006", "nid001"),

@@ -39,7 +39,7 @@ from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
-from toolkit.runs import follow, forward
+from toolkit.runs import follow, ssh
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
@@ -183,9 +183,7 @@ entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
 )
 
 
-def entrance_of(
-    path: Path | None, listen: int | None, default: Callable[[], Path]
-) -> forward.Entrance:
+def entrance_of(path: Path | None, listen: int | None, default: Callable[[], Path]) -> ssh.Entrance:
     """Return the place at which connections arrive, by the options of it.
 
     Raises:
@@ -198,7 +196,7 @@ def entrance_of(
             next_step="leave out --listen or --socket",
         )
     own = Path() if listen else path or default()
-    return forward.Entrance(own.absolute(), listen)
+    return ssh.Entrance(own.absolute(), listen)
 
 
 @click.command("forward")
@@ -233,15 +231,15 @@ def forward_server(
       toolkit forward train-0007 /tmp/debug.sock --port 5678
       toolkit forward train-0007 8265 --node nid002
     """
-    door = forward.locate(find(run, runs), target, node=node)
-    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(door))
+    door = ssh.locate(find(run, runs), target, node=node)
+    entrance = entrance_of(socket_path, listen, lambda: ssh.socket_path(door))
     own = int(door.target) if door.target.isdigit() else FIRST_PORT
     return carry(door, entrance, port or listen or own, as_json=as_json)
 
 
 def carry(
     door: Door,
-    entrance: forward.Entrance,
+    entrance: ssh.Entrance,
     port: int,
     path: str = "/",
     *,
@@ -260,7 +258,7 @@ def carry(
     entrance.require_free()
     try:
         with interrupted_by_signals():
-            for subject, text in forward.carry(door, entrance):
+            for subject, text in ssh.carry(door, entrance):
                 if subject == "connected" and not is_shown:
                     is_shown = True
                     _show_way_in(door, entrance, port, path, as_json=as_json)
@@ -274,14 +272,14 @@ def carry(
 
 
 def _show_way_in(
-    door: Door, entrance: forward.Entrance, port: int, path: str, *, as_json: bool
+    door: Door, entrance: ssh.Entrance, port: int, path: str, *, as_json: bool
 ) -> None:
     arrival = os.environ.get("TOOLKIT_HOP", "")  # where connections arrive on a laptop (--on)
     own = arrival if arrival.startswith("/") else ""
     data = {
         "run": door.run.name,
         "node": door.node,
-        "ssh": "" if arrival or entrance.port else forward.ssh_command(port, entrance.path),
+        "ssh": "" if arrival or entrance.port else ssh.ssh_command(port, entrance.path),
         "socket": own,
         "address": f"http://{'localhost' if own else arrival or f'localhost:{port}'}{path}",
     }
@@ -331,14 +329,14 @@ def notebook_start(
     )
     example = f"{name}-0000-000000-jupyter.sock"
     entrance_of(
-        socket_path, listen, lambda: forward.private_directory() / example
+        socket_path, listen, lambda: ssh.private_directory() / example
     ).require_free()  # before the job queues
-    given = {**options, "launcher": forward.LAUNCHER, "job_name": name}
+    given = {**options, "launcher": ssh.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
     case = with_image(gather_case(), gather_case)
-    others = forward.others(Path(case.run).parent, shown)
+    others = ssh.others(Path(case.run).parent, shown)
     run = write(case)
     console.announce(run.plan)
     for other in others:
@@ -409,7 +407,7 @@ def _wait_for_server(run: Run) -> int | None:
             show_outcome(event, run)
             show_explanation(run)
             return event.exit_code or 1
-        if (run.directory / forward.PLACE).is_file():
+        if (run.directory / ssh.PLACE).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
@@ -418,8 +416,8 @@ def _connect(
     run: Run, port: int | None, socket_path: Path | None, listen: int | None, *, as_json: bool
 ) -> int:
     """Carry connections to the server of a notebook until the job ends."""
-    door = forward.server(run)
-    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(door))
+    door = ssh.server(run)
+    entrance = entrance_of(socket_path, listen, lambda: ssh.socket_path(door))
     path = f"/lab?token={door.token}"
     code = carry(door, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
     if code == INTERRUPTED:
@@ -481,7 +479,7 @@ def notebook_stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop notebook-0002
     """
     stopped = _find_notebook(run, runs)
-    forward.require_notebook(stopped)
+    ssh.require_notebook(stopped)
     if cancel(stopped):
         console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
     else:
@@ -490,5 +488,5 @@ def notebook_stop(run: str | None, runs: Path) -> None:
 
 def _find_notebook(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
-    newest = forward.newest(runs) if run is None else None
+    newest = ssh.newest(runs) if run is None else None
     return newest or find(run, runs)

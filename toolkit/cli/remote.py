@@ -94,7 +94,7 @@ def _serve(login: str, words: list[str]) -> int:
     One that only connects is repeated after a lost connection.
     """
     from toolkit.cli.connect import FIRST_PORT, entrance_of
-    from toolkit.runs.forward import target
+    from toolkit.runs.ssh import target
 
     line = "\0".join(words)
     places = dict(re.findall(_PLACE, line))

@@ -28,7 +28,7 @@ from toolkit.errors import (
 )
 from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
-from toolkit.runs import forward
+from toolkit.runs import ssh
 from toolkit.runs.run import Run, all_runs
 from toolkit.units import counted
 from toolkit.workshops.join import contents_list
@@ -103,7 +103,7 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
         if outcome is None:
             continue
         state, accuracy = str(outcome.kind), outcome.results.get("accuracy")
-        if state in _NOTEBOOK_ENDS and outcome.seconds and forward.is_notebook(run):
+        if state in _NOTEBOOK_ENDS and outcome.seconds and ssh.is_notebook(run):
             state = "ok"
         is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
         done = Done(
