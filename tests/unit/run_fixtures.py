@@ -11,8 +11,7 @@ from tests.unit.samples import make_case
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.base import Model, to_json
 from toolkit.model.job import Job
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.model.site import Access
 from toolkit.planning.plan import decide
 from toolkit.runs import removal, run, status

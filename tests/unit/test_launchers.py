@@ -19,7 +19,7 @@ from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.model.case import Source
 from toolkit.model.image import Manifest, Verdict
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.planning.plan import decide
 
 OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")

@@ -18,7 +18,7 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.base import from_json, from_toml, to_json
 from toolkit.model.case import Case, Source
 from toolkit.model.job import Job
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
 from toolkit.planning import settings

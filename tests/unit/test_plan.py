@@ -17,7 +17,7 @@ from toolkit.errors import (
     UnknownPartitionError,
     UsageError,
 )
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.planning.plan import decide
 
 

@@ -16,8 +16,7 @@ from toolkit.cli.connect import shell as shell_command
 from toolkit.cli.shared import points_table
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.planning.plan import decide
 from toolkit.runs import (
     logs,

@@ -18,8 +18,7 @@ from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
-from toolkit.model.plan import ScriptFile, Tree
-from toolkit.model.run import Code, Snapshot
+from toolkit.model.run import Code, ScriptFile, Snapshot, Tree
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve

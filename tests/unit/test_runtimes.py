@@ -16,7 +16,7 @@ from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.model.case import Case, Source
 from toolkit.model.image import Engine, Environment
-from toolkit.model.plan import Bind
+from toolkit.model.run import Bind
 from toolkit.planning.plan import decide
 from toolkit.runtimes import containers, environments
 from toolkit.runtimes.base import pmi_types

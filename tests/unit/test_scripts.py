@@ -20,7 +20,7 @@ from toolkit.config import package_directory
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import from_json, to_json
 from toolkit.model.case import Case, Source
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.model.site import Facts
 from toolkit.planning.plan import as_recorded, decide
 from toolkit.planning.target import resolve

@@ -16,8 +16,7 @@ from tests.unit.samples import make_case
 from toolkit.cli import follow as shown
 from toolkit.cli.follow import explain_command
 from toolkit.cli.runs import ps as ps_command
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Process
+from toolkit.model.run import JobState, Outcome, Plan, Process
 from toolkit.planning.plan import decide
 from toolkit.runs import follow, records, stacks, status
 from toolkit.runs.run import Run

@@ -16,8 +16,7 @@ from toolkit.errors import ConfigError, ImageMissingError, ToolkitError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
+from toolkit.model.run import Outcome, Plan
 from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
 from toolkit.runs.follow import Event, follow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit import scripts
 from toolkit.api.run import Adapt, CompletedRun, complete, unchanged
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer

@@ -20,7 +20,7 @@ from toolkit.text import json_safe, one_line, visible
 from toolkit.units import human_time
 
 if TYPE_CHECKING:
-    from toolkit.model.plan import Plan
+    from toolkit.model.run import Plan
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
 _LONG = 3.0  # seconds after which a step is announced where no terminal shows it

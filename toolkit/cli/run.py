@@ -17,7 +17,7 @@ from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
-from toolkit.model.plan import Bind, Plan
+from toolkit.model.run import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.slurm import PATIENCE, VARIABLE, Wait, patiently

@@ -15,8 +15,7 @@ from toolkit.errors import PreflightError
 if TYPE_CHECKING:
     from toolkit.checks import Result
     from toolkit.model.case import Case
-    from toolkit.model.plan import Point
-    from toolkit.model.run import PointOutcome
+    from toolkit.model.run import Point, PointOutcome
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]

@@ -17,8 +17,7 @@ from toolkit.explain.match import Entry, Evidence, Rule, survived
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
 from toolkit.launchers.failures import of_step, summary_failures
-from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
+from toolkit.model.run import Outcome, Plan
 from toolkit.quoting import shell
 from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import ends

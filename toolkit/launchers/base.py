@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.model.case import Case, Source
-from toolkit.model.plan import Launch
+from toolkit.model.run import Launch
 
 # What a launcher may need of a runtime:
 #   command    a command enters the container, so that not only srun can start ranks in it

@@ -17,7 +17,7 @@ from toolkit.errors import (
 )
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
-from toolkit.model.plan import Launch
+from toolkit.model.run import Launch
 
 # Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
 _DEFAULT = ("pmix", "pmi2")

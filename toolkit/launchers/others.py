@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
-from toolkit.model.plan import Launch
+from toolkit.model.run import Launch
 from toolkit.quoting import shell
 from toolkit.units import compare
 

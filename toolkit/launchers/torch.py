@@ -15,7 +15,7 @@ from typing import Any
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case, Construction, Source
-from toolkit.model.plan import Launch
+from toolkit.model.run import Launch
 from toolkit.units import compare, counted
 
 TRAINERS = (

@@ -23,8 +23,8 @@ class Model(
     """Base of every structure of the project: immutable, no unknown keys, compared by value."""
 
 
-class Record(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Base of what the toolkit writes for itself: it passes over keys of other versions."""
+class Stored(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Base of what the toolkit stores for itself: it passes over keys of other versions."""
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)

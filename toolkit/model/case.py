@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.model.image import Engine, Environment, Manifest, Python
 from toolkit.model.job import Job
-from toolkit.model.plan import Bind, Plan, ScriptFile, Tree
+from toolkit.model.run import Bind, Plan, ScriptFile, Tree
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
 from toolkit.units import megabytes, minutes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from toolkit.model.base import Model, Record
+from toolkit.model.base import Model, Stored
 
 
 class Verdict(Model, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Signature(Model, frozen=True, kw_only=True):
     when: str = ""
 
 
-class Manifest(Record, frozen=True, kw_only=True):
+class Manifest(Stored, frozen=True, kw_only=True):
     """The manifest of a built image, which is in the SIF.
 
     It is written when a build has passed its checks.

@@ -26,7 +26,7 @@ from toolkit.images.store import store as images
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
-from toolkit.model.plan import Tree
+from toolkit.model.run import Tree
 from toolkit.model.site import Facts, Site
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (

@@ -11,7 +11,7 @@ from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
 from toolkit.model.job import Job, is_url
-from toolkit.model.plan import Launch, Requeue
+from toolkit.model.run import Launch, Requeue
 from toolkit.model.site import Partition, Site
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
 from toolkit.sites import resolve_gpu_type

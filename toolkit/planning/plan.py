@@ -18,7 +18,7 @@ from toolkit.launchers.torch import flight_recorder
 from toolkit.model.base import convert, to_json
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.plan import Forced, Launch, Plan, Point
+from toolkit.model.run import Forced, Launch, Plan, Point
 from toolkit.planning import options
 from toolkit.rules import judge
 from toolkit.rules.job import contradictions

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Source
 from toolkit.model.job import Job
-from toolkit.model.plan import Point
+from toolkit.model.run import Point
 from toolkit.slurm.hostlist import LAST_TASK, task_ranges
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)

@@ -24,8 +24,7 @@ from toolkit import git
 from toolkit.errors import ConfigError, NoSpaceError, UsageError
 from toolkit.files import hash_file, open_regular, write_atomically
 from toolkit.model.base import to_json
-from toolkit.model.plan import ScriptFile, Tree
-from toolkit.model.run import Code, Snapshot
+from toolkit.model.run import Code, ScriptFile, Snapshot, Tree
 from toolkit.runs.run import Run
 from toolkit.text import HIDDEN, redacted
 from toolkit.units import human_size

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from toolkit.errors import SlurmUnreachableError
 from toolkit.files import open_regular
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.runs.run import Run
 from toolkit.slurm import accounting
 from toolkit.slurm.accounting import Job, amounts, seconds_of, state_of

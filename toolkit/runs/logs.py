@@ -21,8 +21,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit.model.plan import Launch
-from toolkit.model.run import JobAttempt
+from toolkit.model.run import JobAttempt, Launch
 from toolkit.runs.run import Log, Run
 from toolkit.text import HIDDEN
 from toolkit.units import human_size, human_time

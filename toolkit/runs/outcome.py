@@ -20,8 +20,7 @@ from toolkit import launchers
 from toolkit.errors import ConfigError, JobLostError
 from toolkit.launchers.failures import rank_failure, reader
 from toolkit.launchers.torch import SPAWN
-from toolkit.model.plan import Plan
-from toolkit.model.run import Failure, JobState, Outcome, PointOutcome, Process
+from toolkit.model.run import Failure, JobState, Outcome, Plan, PointOutcome, Process
 from toolkit.runs import records
 from toolkit.runs.logs import History, Line, excerpt, history
 from toolkit.runs.run import Log, Run

@@ -27,8 +27,7 @@ from msgspec.structs import replace
 from toolkit import launchers
 from toolkit.files import open_regular
 from toolkit.launchers.failures import describe_end, end_of_spawned, rank_of, reader
-from toolkit.model.plan import Plan
-from toolkit.model.run import Error, Failure, Process, Record
+from toolkit.model.run import Error, Failure, Plan, Process, Record
 from toolkit.runs import logs
 from toolkit.runs.run import Run
 from toolkit.text import redacted

@@ -31,8 +31,7 @@ from toolkit.errors import (
 from toolkit.files import open_regular, read_json, write_atomically
 from toolkit.localcluster.access import access
 from toolkit.model.base import AnyModel, to_json
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.model.site import Access
 from toolkit.quoting import shell
 from toolkit.slurm import queue

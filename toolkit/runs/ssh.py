@@ -40,7 +40,7 @@ from toolkit.errors import (
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.model.base import Model
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.quoting import shell, shell_words
 from toolkit.runs import status
 from toolkit.runs.run import Run, all_runs

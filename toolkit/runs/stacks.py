@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from toolkit import runtimes
 from toolkit.errors import ToolkitError
 from toolkit.files import open_regular
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Process
+from toolkit.model.run import JobState, Plan, Process
 from toolkit.quoting import shell
 from toolkit.runs import records
 from toolkit.runs.records import FRAME, PACKAGED, is_starter

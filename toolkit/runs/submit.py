@@ -32,8 +32,7 @@ from toolkit.images.store import usage
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
 from toolkit.model.job import Job, is_url
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.runs import code
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import SECRETS, Run, remember

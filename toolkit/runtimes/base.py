@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 from toolkit.errors import ImportsMissingError, ToolkitError, UsageError
 from toolkit.launchers.base import Capability
 from toolkit.model.case import Case
-from toolkit.model.plan import Bind, Container
+from toolkit.model.run import Bind, Container
 
 ALL_CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
 _MODES = ("ro", "rw", "squashfs")

@@ -17,7 +17,7 @@ from toolkit.errors import (
 )
 from toolkit.model.case import Case, Image
 from toolkit.model.image import Engine
-from toolkit.model.plan import Container
+from toolkit.model.run import Container
 from toolkit.runtimes.base import Runtime, binds, missing_frameworks
 
 

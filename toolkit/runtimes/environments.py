@@ -21,7 +21,7 @@ from toolkit.errors import EnvironmentMissingError, NeedsInstallError, ToolkitEr
 from toolkit.files import read_text
 from toolkit.model.case import Case
 from toolkit.model.image import Environment, Manifest, Python
-from toolkit.model.plan import Container
+from toolkit.model.run import Container
 from toolkit.runtimes.base import FRAMEWORKS, Runtime, missing_frameworks, pmi_types
 
 PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly

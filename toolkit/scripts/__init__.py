@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from toolkit import quoting
 from toolkit.config import make_templates, package_directory
-from toolkit.model.plan import Container, Launch, Plan
+from toolkit.model.run import Container, Launch, Plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolkit.model.base import BadDataError, Model, Record, field_names
+from toolkit.model.base import BadDataError, Model, Stored, field_names
 from toolkit.model.job import JOINED as JOINED
 from toolkit.model.job import Job, Positive
 
@@ -137,7 +137,7 @@ class Joined(Model, frozen=True, kw_only=True):
     results: str = ""
 
 
-class Done(Record, frozen=True, kw_only=True):
+class Done(Stored, frozen=True, kw_only=True):
     """The best run of an exercise by a participant.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from toolkit.bench.scale.model import Communication, Options, Point, RankTimes, Sample, Straggler
 from toolkit.bench.scale.statistics import warm_up
 from toolkit.errors import MalformedInputError
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.runs.logs import Line
 
 _FLOAT_BYTES = 4  # of a parameter, where a script prints only their number

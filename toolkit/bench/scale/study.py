@@ -25,7 +25,7 @@ from toolkit.config import package_directory
 from toolkit.errors import MalformedInputError
 from toolkit.files import read_text
 from toolkit.model.case import Case
-from toolkit.model.plan import Plan
+from toolkit.model.run import Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer

@@ -24,14 +24,14 @@ from toolkit.errors import BusyError
 from toolkit.files import hash_file, read_text, sync, write_atomically
 from toolkit.images.host.mutex import lock, make_directory, open_lock
 from toolkit.images.host.workspace import remove
-from toolkit.model.base import Model, Record, from_json, to_json
+from toolkit.model.base import Model, Stored, from_json, to_json
 
 BASES, LAYERS, WHEELS = "bases", "layers", "wheels"
 KINDS = (BASES, LAYERS, WHEELS)
 _ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", WHEELS: ""}
 
 
-class Note(Record, frozen=True, kw_only=True):
+class Note(Stored, frozen=True, kw_only=True):
     """The note on an entry of the cache.
 
     Attributes:
