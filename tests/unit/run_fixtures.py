@@ -19,8 +19,7 @@ from toolkit.runs.run import Run
 from toolkit.runs.submit import is_over, write
 from toolkit.shell import Result
 from toolkit.slurm import queue
-from toolkit.slurm.answers import AnswerLostError
-from toolkit.slurm.client import Client
+from toolkit.slurm.client import AnswerLostError, Client
 
 WHEN = "2026-11-22T00:00:00+00:00"
 DONE = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)

@@ -20,8 +20,7 @@ from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
 from toolkit.slurm import TESTED, client, cluster, hostlist
-from toolkit.slurm.answers import AnswerLostError
-from toolkit.slurm.client import without_slurm_defaults
+from toolkit.slurm.client import AnswerLostError, without_slurm_defaults
 from toolkit.units import minutes
 
 VERSIONS = versions()

@@ -25,7 +25,7 @@ from toolkit.runs.status import was_never_submitted
 from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, submit
 from toolkit.shell import Progress
 from toolkit.slurm import Wait
-from toolkit.slurm.answers import AnswerLostError
+from toolkit.slurm.client import AnswerLostError
 
 Adapt = Callable[[Case], Case]
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier

@@ -37,8 +37,7 @@ from toolkit.runs import code
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import SECRETS, Run, remember
 from toolkit.slurm import Wait, patiently
-from toolkit.slurm.answers import AnswerLostError
-from toolkit.slurm.client import without_job
+from toolkit.slurm.client import AnswerLostError, without_job
 from toolkit.text import shows
 from toolkit.trust import require_trusted
 
