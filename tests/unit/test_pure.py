@@ -25,7 +25,7 @@ PURE = (
     "runtimes/base.py",
     "images/recipe/",
     "images/sif/",
-    "planning/options.py",
+    "planning/plan.py",
     "planning/plan.py",
     "planning/sweep.py",
     "scripts/render.py",

@@ -60,7 +60,7 @@ class Job(Model, frozen=True, kw_only=True):
         gpus_per_node: GPUs on each node; ``8,4`` for nodes that differ; ``a100:4`` for GPUs of a
             type.
         gpus: the same; or the GPUs of the job, as Slurm's ``--gpus``, where a node has fewer
-            (``toolkit.planning.options.with_gpus``).
+            (``toolkit.planning.plan.with_gpus``).
         cpus_per_task: CPUs for each rank.
         time: limit, in Slurm's format (``MM``, ``HH:MM:SS``, ``D-HH:MM:SS``).
         partition: Slurm's partition.

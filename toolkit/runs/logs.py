@@ -2,7 +2,7 @@
 
 Bytes are split into lines, and each line is attributed to the rank or the node that it came from.
 The script of a job that may go back into the queue says in lines that begin with ``MARK`` when an
-attempt begins and ends. ``planning.options`` decides how such a job is stopped.
+attempt begins and ends. ``planning.plan`` decides how such a job is stopped.
 """
 
 from __future__ import annotations
