@@ -15,7 +15,7 @@ from toolkit import shell
 from toolkit.cli.main import cli
 from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster import access
-from toolkit.planning import cluster
+from toolkit.planning import settings
 
 
 def all_commands(
@@ -73,15 +73,15 @@ def test_a_cluster_that_is_up_is_offered(here, monkeypatch, up, words):
     monkeypatch.setattr(access, "running", lambda paths: object() if paths.name in up else None)
     monkeypatch.setattr(shell, "which", lambda _: None)
     with pytest.raises(SlurmUnreachableError) as caught:
-        cluster.find_cluster("auto")
+        settings.find_cluster("auto")
     assert words in (caught.value.next_step or "")
 
 
 def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(here, monkeypatch):
     del here
     monkeypatch.setattr(shell, "which", lambda _: "/opt/slurm/bin/sbatch")
-    assert cluster.find_cluster("auto").origin == "the Slurm on PATH"
+    assert settings.find_cluster("auto").origin == "the Slurm on PATH"
     monkeypatch.setenv("TOOLKIT_CLUSTER", "nu")
     with pytest.raises(SlurmUnreachableError, match="'nu' is not up"):
-        cluster.find_cluster("auto")
+        settings.find_cluster("auto")
     assert os.environ["TOOLKIT_CLUSTER"] == "nu"

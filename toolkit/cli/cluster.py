@@ -29,8 +29,7 @@ from toolkit.localcluster.status import Verb, enter, switch
 from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
 from toolkit.model.site import PartitionState
-from toolkit.planning.cluster import find_cluster
-from toolkit.planning.settings import chosen
+from toolkit.planning.settings import chosen, find_cluster
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import partition_states, soonest
 from toolkit.units import human_size

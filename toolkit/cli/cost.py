@@ -12,8 +12,7 @@ from toolkit.cli import console
 from toolkit.cli.main import cluster_option
 from toolkit.cli.shared import json_option, run_argument, runs_option, site_option
 from toolkit.files import write_atomically
-from toolkit.planning.cluster import find_cluster
-from toolkit.planning.settings import chosen
+from toolkit.planning.settings import chosen, find_cluster
 from toolkit.runs import efficiency, status
 from toolkit.runs.run import Run, find
 from toolkit.slurm import accounting

@@ -16,7 +16,7 @@ from toolkit.config import PROJECT_FILE, machine_directory, package_directory, u
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
-from toolkit.planning.cluster import cluster_of, find_cluster
+from toolkit.planning.settings import cluster_of, find_cluster
 from toolkit.rules import described
 from toolkit.sites import comment_example, comment_form
 from toolkit.sites.survey import against, draft, survey, within

@@ -23,7 +23,7 @@ from toolkit.localcluster import access
 from toolkit.localcluster.paths import paths_of
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
-from toolkit.planning.cluster import find_cluster
+from toolkit.planning.settings import find_cluster
 from toolkit.slurm.client import Client
 from toolkit.units import counted
 

@@ -23,8 +23,7 @@ from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
 from toolkit.model.site import Site
 from toolkit.planning.case import gather
-from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.settings import Layer
+from toolkit.planning.settings import Cluster, Layer, find_cluster
 from toolkit.runs.run import Run
 from toolkit.slurm import configured_wait, patiently
 from toolkit.slurm.client import Client

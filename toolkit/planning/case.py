@@ -28,12 +28,13 @@ from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.run import Tree
 from toolkit.model.site import Facts, Site
-from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (
     DEFAULTS,
+    Cluster,
     Layer,
     Settings,
     demands,
+    find_cluster,
     from_environment,
     layer,
     merge,

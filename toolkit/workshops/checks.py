@@ -17,9 +17,8 @@ from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.planning.case import gather
-from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer, chosen
+from toolkit.planning.settings import Cluster, Layer, chosen, find_cluster
 from toolkit.slurm.client import Client
 from toolkit.text import one_line
 from toolkit.units import human_size
