@@ -33,7 +33,7 @@ sed -i s/RelWithDebInfo/Release/ setup.py
 export CUDA_HOME=$cuda CUDAToolkit_ROOT=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_NCCL_HOME=$nccl HOROVOD_NCCL_LINK=SHARED
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_BUILD_CUDA_CC_LIST=$code TORCH_CUDA_ARCH_LIST=${code:0:-1}.${code: -1}
-export MAKEFLAGS=$jobs CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s
+export MAKEFLAGS=$jobs CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s CXXFLAGS="-include stdexcept"  # which gcc 13 and later need
 "$python" -m pip wheel -v --no-deps --no-build-isolation --no-index -w "$place/wheels" . >"$place/log" 2>&1 || { tail -n 40 "$place/log" >&2; exit 1; }
 "$python" -m venv --without-pip "$place/made"
 packages=$(echo "$place"/made/lib/python3.*/site-packages)

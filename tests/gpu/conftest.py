@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -67,14 +67,13 @@ def place() -> Path:
 
 
 def toolkit(
-    *words: str, cwd: Path, timeout: float = 300, venv: Path | None = None
+    *words: str, cwd: Path, timeout: float = 300, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the toolkit on the cluster of these tests; ``venv`` is then the active environment."""
-    active = {"VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{os.environ['PATH']}"} if venv else {}
+    """Run the toolkit on the cluster of these tests, with further variables."""
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *words],
         cwd=cwd,
-        env=os.environ | {"TOOLKIT_CLUSTER": CLUSTER, "TOOLKIT_SITE": "local"} | active,
+        env={**os.environ, "TOOLKIT_CLUSTER": CLUSTER, "TOOLKIT_SITE": "local", **(env or {})},
         capture_output=True,
         text=True,
         timeout=timeout,

