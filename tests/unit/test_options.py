@@ -132,10 +132,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"sweep": tuple(f"{name}={MANY}" for name in "abc")}, "--sweep", "the sweep has 1000000000 points; the limit is 10000"),
     *(({"array": text}, "--array", f"{text!r} is not a list of the elements") for text in ("1-x", "x", "1-", "-3", "0-4:0", "1;2", "0-9%x", "1 2")),
     *(
-        ({"array": text, **job}, "--array", f"{text!r} has elements beyond 4000000, the last one that Slurm can have")
-        for text in ("0-999999999", "7,0-4000001:4000001", "4000001") for job in ({}, {"sweep": ("lr=1,2",)})
+        ({"array": text, **job}, "--array", f"{text!r} is not a list of the elements of a job array, of which 4000000")
+        for text in ("0-999999999", "7,0-4000001:4000001", "4000001", "9-0") for job in ({}, {"sweep": ("lr=1,2",)})
     ),
-    ({"array": "9-0"}, "--array", "'9-0' has a range that ends before it begins"),
     # what does not go with a terminal
     *(({"interactive": True, **job}, place, "one job") for job, place in (
         ({"array": "0-3"}, "--array"), ({"requeue": True}, "--requeue"), ({"nodes": "1:2"}, "--nodes"), ({"sweep": ("lr=1,2",)}, "--array"))),

@@ -14,7 +14,7 @@ from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from tests.unit.test_scripts import captured, script_of
 from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
-from toolkit.model.case import Case, Source
+from toolkit.model.case import Case
 from toolkit.model.image import Engine, Environment
 from toolkit.model.run import Bind
 from toolkit.planning.plan import decide
@@ -185,12 +185,6 @@ def test_what_a_runtime_cannot_run_is_refused(runtime, job, changes, place, word
     told = {finding.place: finding for finding in caught.value.findings}
     assert words[0] in told[place].cause
     assert words[1] in (told[place].next_step or "")
-
-
-def test_frameworks_that_an_environment_lacks_are_warned_of():
-    source = Source(python=True, imports=("torch.distributed", "numpy"))
-    warned = decide(on("none", {"launcher": "none"}, source=source, **LACKING)).warnings
-    assert warned == ("the script imports torch, which the virtual environment v does not have",)
 
 
 def test_an_unknown_runtime_names_the_nearest():

@@ -18,7 +18,6 @@ from toolkit.model.run import Point
 from toolkit.slurm.hostlist import LAST_TASK, task_ranges
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
-_ARRAY_PART = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::0*[1-9]\d{0,8})?)?")
 _MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
 # Settings that are the same for all elements of an array.
 _RESOURCES = (
@@ -105,8 +104,16 @@ def _words(name: str, value: str) -> tuple[str, ...]:
 
 def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
     """Yield what is wrong with a job's array and with its sweep."""
-    if error := _array_error(str(job.array)) if job.array is not None else None:
-        yield error
+    array = "" if job.array is None else str(job.array)
+    numbers, _, at_once = array.strip("[]").partition("%")
+    ranges, parts = task_ranges(array), [*filter(None, numbers.split(","))]
+    if array and (len(ranges) != (len(parts) or 1) or not (at_once or "1").isdecimal()):
+        yield UsageError(
+            f"{array!r} is not a list of the elements of a job array, of which {LAST_TASK} can be "
+            "the last",
+            place="--array",
+            next_step="numbers and rising ranges: --array 0-9, or 1,4,7, or 0-99:5%4",
+        )
         return
     try:
         parsed = axes(job.sweep)
@@ -140,7 +147,6 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
             place="--nodes",
             next_step=f"--nodes {most}",
         )
-    ranges = task_ranges(str(job.array)) if job.array is not None else []
     beyond = next((number for ids in ranges for number in ids if number >= count), None)
     if beyond is not None:
         yield UsageError(
@@ -158,21 +164,3 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
                 value=flag,
                 is_warning=True,
             )
-
-
-def _array_error(text: str) -> UsageError | None:
-    """Return the error of a value of ``--array`` that Slurm would refuse."""
-    numbers, _, most = text.strip("[]").partition("%")
-    parts = [part for part in numbers.split(",") if part]
-    matches = [match for part in parts if (match := _ARRAY_PART.fullmatch(part))]
-    if len(matches) < len(parts) or not parts or (most and not most.isdecimal()):
-        cause = f"{text!r} is not a list of the elements of a job array"
-    elif any(int(match["last"] or match["first"]) < int(match["first"]) for match in matches):
-        cause = f"{text!r} has a range that ends before it begins"
-    elif any(int(match["last"] or match["first"]) > LAST_TASK for match in matches):
-        cause = f"{text!r} has elements beyond {LAST_TASK}, the last one that Slurm can have"
-    else:
-        return None
-    return UsageError(
-        cause, place="--array", next_step="numbers and ranges: --array 0-9, or 1,4,7, or 0-99:5%4"
-    )

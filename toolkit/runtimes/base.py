@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple, get_args
 
-from toolkit.errors import ImportsMissingError, ToolkitError, UsageError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers.base import Capability
 from toolkit.model.case import Case
 from toolkit.model.run import Bind, Container
@@ -55,21 +55,6 @@ class Runtime(NamedTuple):
 
 # Modules that are looked for in a Python of the host, by the names that scripts import.
 FRAMEWORKS = ("torch", "horovod", "tensorflow", "ray", "mpi4py", "lightning", "submitit")
-
-
-def missing_frameworks(case: Case, name: str) -> Iterator[ToolkitError]:
-    """Warn of frameworks that the script imports and that ``name`` does not have."""
-    held = case.manifest.frameworks if case.manifest else FRAMEWORKS
-    missing = [
-        framework
-        for framework in FRAMEWORKS
-        if case.source.imports_any(framework) and framework not in held
-    ]
-    if missing and case.source.python:
-        yield ImportsMissingError(
-            f"the script imports {', '.join(missing)}, which {name} does not have",
-            is_warning=True,
-        )
 
 
 def pmi_types(mpirun: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from toolkit.errors import (
 from toolkit.model.case import Case, Image
 from toolkit.model.image import Engine
 from toolkit.model.run import Container
-from toolkit.runtimes.base import Runtime, binds, missing_frameworks
+from toolkit.runtimes.base import Runtime, binds
 
 
 def _directories(case: Case, name: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _discover_engine(case: Case) -> Case:
 def _check_docker(case: Case) -> Iterator[ToolkitError]:
     """Require one node, GPUs that the engine can give, and variables for the ranks alone.
 
-    Warn of missing frameworks, and of groups that the ranks do not have.
+    Warn of groups that the ranks do not have.
     """
     job, engine = case.job, case.engine
     program = engine.program if engine else "docker"
@@ -131,7 +131,6 @@ def _check_docker(case: Case) -> Iterator[ToolkitError]:
                 place="--env",
                 next_step="leave it out",
             )
-    yield from missing_frameworks(case, case.image.path)
     if engine and engine.program == "podman" and engine.rootless and not _groups(engine):
         yield UsageError(
             "ranks have your first group only: podman takes no others along "

@@ -22,7 +22,7 @@ from toolkit.files import read_text
 from toolkit.model.case import Case
 from toolkit.model.image import Environment, Manifest, Python
 from toolkit.model.run import Container
-from toolkit.runtimes.base import FRAMEWORKS, Runtime, missing_frameworks, pmi_types
+from toolkit.runtimes.base import FRAMEWORKS, Runtime, pmi_types
 
 PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly
 # As the job script loads them; the words after the command are the modules.
@@ -228,7 +228,7 @@ def _require_cluster(case: Case) -> None:
 def _check(case: Case, entered: Environment | None, option: str) -> Iterator[ToolkitError]:
     """Require a directory that PATH can name, for an environment that is entered by it.
 
-    Warn of missing frameworks, and of data that has another path than in a container.
+    Warn of data that has another path than in a container.
     """
     if entered is not None and ":" in entered.prefix:
         yield UsageError(
@@ -236,14 +236,10 @@ def _check(case: Case, entered: Environment | None, option: str) -> Iterator[Too
             place=option,
             next_step="put the environment elsewhere",
         )
-    name, datasets = case.environment.name if case.environment else "", case.site.datasets
-    if case.job.conda_env is not None:
-        name = f"the environment {case.job.conda_env}"
-    if name:
-        yield from missing_frameworks(case, name)
-    for data in (name for name in case.job.datasets if name in datasets):
+    places = case.site.datasets
+    for data in (name for name in case.job.datasets if name in places):
         yield UsageError(
-            f"/data/{data} exists only in containers; without one, the data is in {datasets[data]}",
+            f"/data/{data} exists only in containers; without one, the data is in {places[data]}",
             is_warning=True,
         )
 

@@ -7,7 +7,7 @@ import math
 import re
 
 LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
-_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(0*[1-9]\d{0,8}))?)?")
 _MOST = 100_000  # hosts; text that a few bytes of a log make huge is no host list
 
 
@@ -60,8 +60,7 @@ def task_ranges(text: str) -> list[range]:
     parts = text.strip("[]").partition("%")[0].split(",")
     matches = [match for part in parts if (match := _TASK_RANGE.fullmatch(part))]
     ranges = [
-        range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1)
-        for match in matches
+        range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)) for match in matches
     ]
     return [ids for ids in ranges if ids and ids[-1] <= LAST_TASK]
 
