@@ -138,7 +138,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # what does not go with a terminal
     *(({"interactive": True, **job}, place, "one job") for job, place in (
         ({"array": "0-3"}, "--array"), ({"requeue": True}, "--requeue"), ({"nodes": "1:2"}, "--nodes"), ({"sweep": ("lr=1,2",)}, "--array"))),
-    ({"launcher": "horovod-elastic", "pty": True}, "--pty", "gives no rank a terminal"),
+    ({"launcher": "horovod-elastic", "pty": True}, "--pty", "cannot give ranks a terminal"),
     ({"launcher": "shell"}, "--launcher", ""),
 ]  # fmt: skip
 

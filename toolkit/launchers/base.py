@@ -15,6 +15,7 @@ from toolkit.model.run import Launch
 #   pmi        ranks reach the PMI server of Slurm
 #   terminal   a rank can have a terminal
 Capability = Literal["command", "nodes", "pmi", "terminal"]
+Ability = Literal["elastic", "unequal", "pty", "max_restarts", "init"]
 
 
 def default(case: Case, environment: Mapping[str, str] | None = None, **changes: Any) -> Launch:
@@ -73,23 +74,21 @@ class Launcher(NamedTuple):
         framework: the module by which ranks learn of each other.
         modules: that a script imports if it uses the framework; empty: the framework itself.
         calls: functions or classes that it calls then.
-        options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
+        can: what a job may ask for and only some launchers do: a number of nodes that may change
+            (``elastic``), as many ranks on each node as it has GPUs (``unequal``), terminals of
+            ranks (``pty``), and the job's keys of that name.
         commands: programs whose whole command it takes, as ``accelerate launch train.py``.
         starters: programs that start its ranks: their own errors are about the ranks.
         task_noun: what messages call a task: ``rank`` or ``task``.
         rank_variables: that hold a rank's number; the first that is set counts. What launchers
             report of failures is read by ``launchers.failures``.
-        is_elastic: can start with a number of nodes that may change (``--nodes 1:4``).
-        is_unequal: can start as many ranks on each node as it has GPUs (``--gpus 8,4``).
         is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
         takes_node: a rank takes all GPUs of its node, so that there is one on each node by default.
         takes_programs: what it starts may be a program of the image instead of a file of the user.
-        starts_python: what it starts is Python, whatever the program is called.
         is_server: starts a server of ours: no file of the user is its program, its run has secrets
             that the job writes, and a site can have a time limit for it.
         is_internal: only another command starts it, such as `toolkit shell`; messages and help
             texts do not propose it.
-        has_pty: its ranks can have a terminal.
         writes_reports: failing ranks of Python may write down why they fail.
         waits_for_failed: a rank that an exception ends waits for the others before it exits.
     """
@@ -104,20 +103,16 @@ class Launcher(NamedTuple):
     framework: str = ""
     modules: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    can: frozenset[Ability] = frozenset(("pty",))
     commands: tuple[str, ...] = ()
     starters: tuple[str, ...] = ()
     task_noun: str = "rank"
     rank_variables: tuple[str, ...] = SLURM_RANKS
-    is_elastic: bool = False
-    is_unequal: bool = False
     is_per_node: bool = False
     takes_node: bool = False
     takes_programs: bool = False
-    starts_python: bool = False
     is_server: bool = False
     is_internal: bool = False
-    has_pty: bool = True
     writes_reports: bool = True
     waits_for_failed: bool = False
 

@@ -207,7 +207,6 @@ SUBMITIT = Launcher(
     is_internal=True,
     takes_node=True,
     takes_programs=True,
-    starts_python=True,
     task_noun="task",
 )
 
@@ -287,9 +286,8 @@ NOTEBOOK = Launcher(
     is_server=True,
     is_per_node=True,
     takes_node=True,
-    has_pty=False,
+    can=frozenset(),
     takes_programs=True,
-    starts_python=True,
     writes_reports=False,
     task_noun="task",
 )

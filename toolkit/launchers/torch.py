@@ -344,10 +344,8 @@ TORCHRUN = Launcher(
     check=_check_torchrun,
     framework=_FRAMEWORK,
     modules=(_FRAMEWORK, *TRAINERS),
-    is_elastic=True,
-    is_unequal=True,
+    can=frozenset(("elastic", "unequal", "pty", "max_restarts")),
     is_per_node=True,
-    options=("max_restarts",),
     starters=("torchrun",),
     rank_variables=("RANK",),
 )
@@ -441,7 +439,7 @@ SRUN = Launcher(
     check=_check_srun,
     framework=_FRAMEWORK,
     modules=(_FRAMEWORK, *TRAINERS),
-    options=("init",),
+    can=frozenset(("pty", "init")),
     rank_variables=("RANK", "SLURM_PROCID"),
 )
 

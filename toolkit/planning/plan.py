@@ -49,7 +49,7 @@ def decide(case: Case) -> Plan:
     launch = launcher.launch(case)
     container = runtime.container(case)
     requeue = requeueing(job, case.minutes)
-    reports = _writes_reports(case)
+    reports = _writes_reports(case, launch)
     origins = _origins(case)
     forced_texts = [f"forced: {text}" for text in (forced.findings if forced else ())]
     for bind in container.binds:
@@ -164,16 +164,14 @@ def _own_findings(case: Case) -> Iterator[ToolkitError]:
         )
 
 
-def _writes_reports(case: Case) -> bool:
+def _writes_reports(case: Case, launch: Launch) -> bool:
     """Return whether the ranks may be Python programs that can write reports.
 
     A directory with a colon in its path cannot be an entry of PYTHONPATH.
     """
-    launcher, target = case.launcher, case.target
-    if launcher is None or not launcher.writes_reports or ":" in case.run:
+    if case.launcher is None or not case.launcher.writes_reports or ":" in case.run:
         return False
-    is_program = target.is_program and not launcher.starts_python
-    return not is_program or PurePosixPath(target.script).name.startswith("python")
+    return not case.target.is_program or PurePosixPath(launch.program[0]).name.startswith("python")
 
 
 def _origins(case: Case) -> dict[str, str]:
@@ -203,7 +201,7 @@ def _environment(case: Case, launch: Launch, origins: dict[str, str]) -> dict[st
         # The user's ~/.local would shadow the packages of an image; it belongs to a Python of the
         # host.
         defaults["PYTHONNOUSERSITE"] = "1"
-    if launcher and launcher.framework == "torch.distributed" and _writes_reports(case):
+    if launcher and launcher.framework == "torch.distributed" and _writes_reports(case, launch):
         defaults |= flight_recorder(case)
     variables: dict[str, str] = {}
     for origin, values in (

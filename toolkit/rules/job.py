@@ -17,7 +17,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.launchers import LAUNCHERS, offered
-from toolkit.launchers.base import Launcher
+from toolkit.launchers.base import Ability
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, SitePartition, Use
@@ -335,9 +335,8 @@ def contradictions(case: Case) -> Iterator[ToolkitError]:
     """Yield what no script can be written for, and ``--force`` cannot overrule."""
     yield from _values(case)
     yield from _nodes(case)
-    yield from _terminal(case)
-    if case.launcher is not None:
-        yield from _launcher(case.job, case.launcher)
+    yield from _launcher(case)
+    yield from _interactive(case)
 
 
 def _values(case: Case) -> Iterator[ToolkitError]:
@@ -403,46 +402,42 @@ def _nodes(case: Case) -> Iterator[ToolkitError]:
         )
 
 
-def _launcher(job: Job, launcher: Launcher) -> Iterator[ToolkitError]:
-    """Yield the options that the launcher does not support."""
-    least, most = job.node_range
-    if least != most and not launcher.is_elastic:
-        yield LauncherMismatchError(
-            f"the launcher {launcher.name} cannot start with a number of nodes that may change",
-            place="--nodes",
-            next_step=f"--nodes {most}, or one of: "
-            + ", ".join(name for name, other in LAUNCHERS.items() if other.is_elastic),
-        )
-    if job.gpus_by_node and not launcher.is_unequal:
-        yield LauncherMismatchError(
-            f"the launcher {launcher.name} cannot start ranks on nodes that differ",
-            place=job.gpu_option,
-            next_step=f"{job.gpu_option} {min(job.gpus_by_node)}, "
-            "or one of: "
-            + ", ".join(name for name, other in LAUNCHERS.items() if other.is_unequal),
-        )
-    for key, option in {"max_restarts": "--max-restarts", "init": "--init"}.items():
-        if getattr(job, key) is not None and key not in launcher.options:
-            having = ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)
+def _launcher(case: Case) -> Iterator[ToolkitError]:
+    """Yield what the job asks of its launcher that this cannot do."""
+    job, (least, most), option = case.job, case.job.node_range, case.job.gpu_option
+    fewest = min(job.gpus_by_node, default=0)
+    asked: dict[Ability, tuple[bool, str, str, str]] = {
+        "elastic": (
+            least != most,
+            "--nodes",
+            "use nodes whose number may change",
+            str(most),
+        ),
+        "unequal": (fewest > 0, option, "start ranks on nodes that differ", str(fewest)),
+        "pty": (bool(job.pty), "--pty", "give ranks a terminal", ""),
+        "max_restarts": (job.max_restarts is not None, "--max-restarts", "restart ranks", ""),
+        "init": (job.init is not None, "--init", "choose how ranks meet", ""),
+    }
+    for ability, (is_asked, place, what, value) in asked.items():
+        if is_asked and case.launcher and ability not in case.launcher.can:
+            others = ", ".join(name for name in offered() if ability in LAUNCHERS[name].can)
+            step = f"{place} {value}" if value else "leave it out"
             yield LauncherMismatchError(
-                f"the launcher {launcher.name} has no {option}",
-                place=option,
-                next_step=f"leave it out, or choose --launcher {having}",
+                f"the launcher {case.launcher.name} cannot {what}",
+                place=place,
+                next_step=f"{step}, or a launcher that can: {others}",
             )
 
 
-def _terminal(case: Case) -> Iterator[ToolkitError]:
-    """Yield what contradicts a terminal: ``--pty``, and ``--interactive``."""
+def _interactive(case: Case) -> Iterator[ToolkitError]:
+    """Yield what contradicts ``--interactive``."""
     job, (least, most) = case.job, case.job.node_range
-    if job.pty and case.launcher is not None and not case.launcher.has_pty:
-        others = ", ".join(name for name in offered() if LAUNCHERS[name].has_pty)
-        yield LauncherMismatchError(
-            f"the launcher {job.launcher} gives no rank a terminal",
-            place="--pty",
-            next_step=f"one of: {others}",
-        )
-    given = {"--array": job.array is not None, "--requeue": job.requeue, "--nodes": least < most}
-    given["--retry"] = bool(job.retry)
+    given = {
+        "--array": job.array is not None,
+        "--requeue": job.requeue,
+        "--nodes": least < most,
+        "--retry": bool(job.retry),
+    }
     for option, is_given in given.items():
         if is_given and job.interactive:
             yield UsageError(
