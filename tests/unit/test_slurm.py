@@ -17,7 +17,7 @@ from tests.unit.run_fixtures import Answers
 from toolkit import sites
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
-from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
+from toolkit.model.site import Limits, Partition, PartitionState, Site, SitePartition, Start, Use
 from toolkit.shell import Result
 from toolkit.slurm import TESTED, client, cluster, hostlist
 from toolkit.slurm.client import AnswerLostError, without_slurm_defaults
@@ -350,13 +350,24 @@ def test_a_node_has_a_state_partitions_and_features(state, meant):
 def test_limits_of_slurm_go_before_those_that_are_written():
     neuron, partition = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
     written = cluster.limits(partition, neuron, {}, {})
-    assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source="site neuron")
+    assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source=neuron.cited)
     qos = cluster.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
     own = cluster.limits_of("|3|7|cpu=400\n", "Slurm's association")
     assert cluster.limits(partition, neuron, qos, own) == Limits(
         jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"
     )
     assert cluster.limits(Partition(name="other"), SITE, {}, {}) == Limits()
+
+
+def test_a_job_has_the_limits_that_are_shown():
+    """Each of Slurm's own, and beside them those of the site's file."""
+    site = replace(SITE, partitions={"main": SitePartition(gpus_per_user=4)})
+    text = {"partition": answer("22.05.8", "partitions"), "qos": "", "associations": "|3||"}
+    slurm = Answers(node=answer("22.05.8", "nodes"), squeue="", **text)
+    asked = cluster.ask_limits(slurm, "main", site)["main"]
+    assert (asked.jobs_running, asked.gpus) == (3, 4)
+    shown = {each.settings.name: each for each in cluster.partition_states(slurm, site)}
+    assert shown["main"].limits == asked
 
 
 def test_where_a_job_would_start():

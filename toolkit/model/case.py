@@ -289,18 +289,9 @@ class Case(NamedTuple):
 
     @property
     def limits(self) -> Limits:
-        """The limits of one user: Slurm's own, or else those in the site's file."""
-        live, written = self.facts.limits.get(self.partition_name), self.written
-        if live is not None:
-            return live
-        if written is None:
-            return Limits()
-        return Limits(
-            jobs_submitted=written.jobs_submitted,
-            jobs_running=written.jobs_running,
-            gpus=written.gpus_per_user,
-            source=self.site.cited,
-        )
+        """The limits of one user: Slurm's own, and where it sets none those in the site's file."""
+        live = self.facts.limits.get(self.partition_name)
+        return live or self.site.limits(self.partition_name)
 
     @property
     def nodes(self) -> int:

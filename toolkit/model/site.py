@@ -98,6 +98,19 @@ class OptionRule(Model, frozen=True, kw_only=True):
     source: str = ""
 
 
+class Limits(Model, frozen=True, kw_only=True):
+    """The limits of one user in a partition; None: no known limit.
+
+    Attributes:
+        source: the origin of the limits.
+    """
+
+    jobs_submitted: int | None = None
+    jobs_running: int | None = None
+    gpus: int | None = None
+    source: str = ""
+
+
 class Site(Model, frozen=True, kw_only=True):
     """The site file of a cluster.
 
@@ -182,6 +195,16 @@ class Site(Model, frozen=True, kw_only=True):
     def cited(self) -> str:
         """The site's file as messages cite it: ``site neuron, 2026-08``."""
         return f"site {self.name}{f', {self.date}' if self.date else ''}"
+
+    def limits(self, partition: str) -> Limits:
+        """Return the limits of one user in a partition, as the site's documents describe it."""
+        written = self.partitions.get(partition, SitePartition())
+        return Limits(
+            jobs_submitted=written.jobs_submitted,
+            jobs_running=written.jobs_running,
+            gpus=written.gpus_per_user,
+            source=self.cited,
+        )
 
     @property
     def container_command(self) -> str | None:
@@ -268,19 +291,6 @@ class Use(Model, frozen=True, kw_only=True):
     gpus: int = 0
 
 
-class Limits(Model, frozen=True, kw_only=True):
-    """The limits of one user in a partition; None: no known limit.
-
-    Attributes:
-        source: the origin of the limits.
-    """
-
-    jobs_submitted: int | None = None
-    jobs_running: int | None = None
-    gpus: int | None = None
-    source: str = ""
-
-
 class Facts(Model, frozen=True, kw_only=True):
     """The answers of a cluster: the facts of a site that are not in its file.
 
@@ -293,8 +303,7 @@ class Facts(Model, frozen=True, kw_only=True):
             there is no mpirun or it was not queried.
         mine: partition -> the user's usage; empty if not queried.
         nodes: the nodes by name; empty if not queried, as for a job that names none of them.
-        limits: partition -> Slurm's limits of the user; empty if there is no accounting, or it was
-            not queried.
+        limits: partition -> the limits of the user; empty if Slurm sets none, or was not asked.
     """
 
     sbatch_options: dict[str, Takes] = {}

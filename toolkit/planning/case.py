@@ -272,7 +272,7 @@ def _with_facts(case: Case) -> Case:
         partitions = client.partitions()
         name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         counts = name and (job.most_gpus or job.array is not None or job.sweep)
-        limits = ask_limits(client, name) if counts else {}
+        limits = ask_limits(client, name, site) if counts else {}
         names_nodes = job.nodelist or job.exclude or job.constraint
         facts = Facts(
             partitions=partitions,

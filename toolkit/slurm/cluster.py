@@ -101,14 +101,13 @@ def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
     return limits_of(qos.stdout, "Slurm's QOS"), own_limits
 
 
-def ask_limits(client: Client, partition: str) -> dict[str, Limits]:
-    """Return Slurm's limits of this user in a partition, by its name; empty if it sets none."""
+def ask_limits(client: Client, partition: str, site: Site) -> dict[str, Limits]:
+    """Return the limits of this user in a partition, by its name; empty if Slurm sets none."""
     qos, own = accounts(client)
     if all(each == Limits(source=each.source) for each in (*qos.values(), *own.values())):
         return {}
     answer = client.ask("scontrol", "--oneliner", "show", "partition", partition)
-    known = {each.name: limits(each, None, qos, own) for each in partitions(answer.stdout)}
-    return {name: allowed for name, allowed in known.items() if allowed.source}
+    return {each.name: limits(each, site, qos, own) for each in partitions(answer.stdout)}
 
 
 def ask_usage(client: Client) -> dict[str, Use]:
@@ -218,17 +217,8 @@ def limits(
         qos: limits by quality of service.
         own: limits of the user by partition.
     """
-    written = site.partitions.get(partition.name) if site else None
     known = [qos.get(partition.qos), own.get(partition.name), own.get("")]
-    if site and written:
-        known += [
-            Limits(
-                jobs_submitted=written.jobs_submitted,
-                jobs_running=written.jobs_running,
-                gpus=written.gpus_per_user,
-                source=f"site {site.name}",
-            )
-        ]
+    known += [site.limits(partition.name)] if site else []
     values: dict[str, int] = {}
     sources: dict[str, None] = {}
     for name in ("jobs_submitted", "jobs_running", "gpus"):
