@@ -22,7 +22,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import follow
+from toolkit.runs import status
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
@@ -56,7 +56,7 @@ def interrupted(*_: object, **__: object) -> Iterator[Any]:
 def test_only_the_lines_that_are_wanted_are_shown(options, expected, monkeypatch, capsys, tmp_path):
     new_run(tmp_path / "runs" / "train-0001", 7)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(follow, "follow", ended)
+    monkeypatch.setattr(status, "follow", ended)
     assert cli.main(["logs", "-f", *options, "train-0001"], standalone_mode=False) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
 
@@ -73,7 +73,7 @@ def test_the_exit_code_of_a_job_that_has_ended_is_followed_too(monkeypatch, tmp_
 
 def test_a_thousand_nodes_are_not_printed_one_by_one(tmp_path, capsys):
     state = JobState(state="RUNNING", job_id=7, nodes="nid[0001-1000]", partition="main")
-    shown.show_state(follow.Changed(state), 3.0)
+    shown.show_state(status.Changed(state), 3.0)
     ranks: dict[str, tuple[int, ...]] = {
         f"nid{node:04d}": (2 * node, 2 * node + 1) for node in range(1000)
     }
@@ -169,10 +169,10 @@ def followed(run: Run, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> 
         return {ids[0]: JobState(job_id=ids[0], state=state)} if state else {}
 
     monkeypatch.setattr(Slurm, "jobs", jobs)
-    monkeypatch.setattr(follow, "finish", lambda *_: DONE)
+    monkeypatch.setattr(status, "finish", lambda *_: DONE)
     return [
-        event.state.state if isinstance(event, follow.Changed) else type(event).__name__
-        for event in follow.follow(run)
+        event.state.state if isinstance(event, status.Changed) else type(event).__name__
+        for event in status.follow(run)
     ]
 
 

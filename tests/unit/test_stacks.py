@@ -18,7 +18,7 @@ from toolkit.cli.follow import explain_command
 from toolkit.cli.runs import ps as ps_command
 from toolkit.model.run import JobState, Outcome, Plan, Process
 from toolkit.planning.plan import decide
-from toolkit.runs import follow, records, stacks, status
+from toolkit.runs import records, stacks, status
 from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, parse, position
 
@@ -254,10 +254,10 @@ def followed(
             return {7: JobState(job_id=7, state=next(states), nodes="nid001", command=command)}
 
     paths.client = cast(Any, Client())
-    monkeypatch.setattr(follow, "_pause", lambda *_: 0.0)
-    monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(status, "_pause", lambda *_: 0.0)
+    monkeypatch.setattr(status, "_CHECK_SECONDS", 0.0)
     ended = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
-    monkeypatch.setattr(follow, "finish", lambda *_: ended)
+    monkeypatch.setattr(status, "finish", lambda *_: ended)
     assert shown.show(paths, as_json=False) == 0
     return capsys.readouterr().err.splitlines()
 

@@ -19,9 +19,8 @@ from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Plan
 from toolkit.planning.case import next_directory
 from toolkit.planning.plan import decide
-from toolkit.runs.follow import Event, follow
 from toolkit.runs.run import Run
-from toolkit.runs.status import was_never_submitted
+from toolkit.runs.status import Event, follow, was_never_submitted
 from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, submit
 from toolkit.shell import Progress
 from toolkit.slurm import Wait

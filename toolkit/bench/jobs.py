@@ -11,8 +11,8 @@ from toolkit.model.run import Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
+from toolkit.runs.status import Changed, Event
 from toolkit.slurm import configured_wait, patiently
 
 Inform = Callable[[str, str], None]

@@ -39,7 +39,7 @@ from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
-from toolkit.runs import follow, ssh
+from toolkit.runs import ssh, status
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
@@ -398,8 +398,8 @@ def idle_seconds(text: str | None) -> int:
 def _wait_for_server(run: Run) -> int | None:
     """Wait until the server listens; return the exit code if the job ends instead."""
     began = time.monotonic()
-    for event in follow.follow(run):
-        if isinstance(event, follow.Changed):
+    for event in status.follow(run):
+        if isinstance(event, status.Changed):
             show_state(event, time.monotonic() - began)
             if event.state.state == "RUNNING":
                 console.say("", f"JupyterLab starts; its messages: toolkit logs {run.word}")
@@ -430,7 +430,7 @@ def _connect(
 def _show_end(run: Run) -> None:
     """Print how the job ended, if Slurm knows it within a minute."""
     with contextlib.suppress(TimeoutError, SlurmUnreachableError):
-        for event in follow.follow(run, until=time.monotonic() + _END_SECONDS):
+        for event in status.follow(run, until=time.monotonic() + _END_SECONDS):
             if isinstance(event, Outcome):
                 word = "done" if event.kind == "ok" else event.kind
                 console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())

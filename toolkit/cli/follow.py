@@ -33,7 +33,6 @@ from toolkit.files import read_json
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, JobState, Outcome
-from toolkit.runs import follow as events
 from toolkit.runs import logs, status
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run, find
@@ -89,17 +88,17 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
     began = time.monotonic()
     say = console.note if as_json else console.out
     is_queued = False
-    for event in events.follow(run):
+    for event in status.follow(run):
         if isinstance(event, logs.Line):
             if wanted(event):
                 say(f"{event.label or 'batch'}| {event.text}")
-        elif isinstance(event, events.Changed):
+        elif isinstance(event, status.Changed):
             if not is_queued and event.state.state != "PENDING":  # it began before the first query
                 job = f"job {run.job_id}, partition {event.state.partition}"
                 console.say("queued", f"{job}; it has started")
             is_queued = True
             show_state(event, time.monotonic() - began)
-        elif isinstance(event, events.Notice):
+        elif isinstance(event, status.Notice):
             console.say(*event)
         else:
             _show_end(run, event, as_json=as_json)
@@ -136,7 +135,7 @@ def show_waste(run: Run) -> None:
             console.say("unused", f"{texts[0]}; all of it: toolkit report {run.word}")
 
 
-def show_state(event: events.Changed, passed: float) -> None:
+def show_state(event: status.Changed, passed: float) -> None:
     """Print a new state of a job, or why it waits."""
     state = event.state
     if state.state == "PENDING":
@@ -302,7 +301,7 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
     data = msgspec.to_builtins(explanation) | ({"forced": overruled} if overruled else {})
     lines = lines_of(explanation)
     if run is not None and outcome is None:
-        silence = events.silence_text(run)
+        silence = status.silence_text(run)
         lines.append(console.subject("", "the run has not ended"))
         lines += [console.subject("silent", silence)] if silence else []
     lines += [
