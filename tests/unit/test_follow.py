@@ -26,7 +26,7 @@ from toolkit.runs import status
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
-from toolkit.slurm import Wait
+from toolkit.slurm.client import Wait
 
 LINES = (
     Line("first of rank 0", "nid001", 0),

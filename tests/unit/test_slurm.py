@@ -19,8 +19,8 @@ from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, SitePartition, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import TESTED, client, cluster, hostlist
-from toolkit.slurm.client import AnswerLostError, without_slurm_defaults
+from toolkit.slurm import client, cluster, hostlist
+from toolkit.slurm.client import TESTED, AnswerLostError, without_slurm_defaults
 from toolkit.units import minutes
 
 VERSIONS = versions()

@@ -23,8 +23,7 @@ from toolkit.planning.plan import decide
 from toolkit.runs import status
 from toolkit.runs.run import Run
 from toolkit.runs.submit import begun, is_over, repeatable, submit
-from toolkit.slurm import Wait
-from toolkit.slurm.client import AnswerLostError
+from toolkit.slurm.client import AnswerLostError, Wait
 
 pytestmark = pytest.mark.usefixtures("clock")
 SINCE = "2026-11-21T00:00:00+00:00"

@@ -31,7 +31,7 @@ from toolkit.model.job import Job as Settings
 from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.submit import submit as submit_run
-from toolkit.slurm import configured_wait, patiently
+from toolkit.slurm.client import configured_wait, patiently
 
 if TYPE_CHECKING:
     from toolkit.api.jobs import Job

@@ -23,8 +23,7 @@ from toolkit.runs.run import Run
 from toolkit.runs.status import Event, follow, was_never_submitted
 from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, submit
 from toolkit.shell import Progress
-from toolkit.slurm import Wait
-from toolkit.slurm.client import AnswerLostError
+from toolkit.slurm.client import AnswerLostError, Wait
 
 Adapt = Callable[[Case], Case]
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier

@@ -13,7 +13,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Line, is_noise
 from toolkit.runs.status import Changed, Event
-from toolkit.slurm import configured_wait, patiently
+from toolkit.slurm.client import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
 

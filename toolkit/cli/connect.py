@@ -45,7 +45,7 @@ from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
 from toolkit.runs.submit import finish_salloc, released_after, start_salloc, submit, wait_for_nodes
 from toolkit.shell import interrupted_by_signals
-from toolkit.slurm import configured_wait, patiently
+from toolkit.slurm.client import configured_wait, patiently
 from toolkit.units import human_time
 
 FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it

@@ -20,7 +20,7 @@ from toolkit.model.case import Case
 from toolkit.model.run import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
-from toolkit.slurm import PATIENCE, VARIABLE, Wait, patiently
+from toolkit.slurm.client import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
 from toolkit.units import counted, human_size
 

@@ -25,8 +25,7 @@ from toolkit.model.site import Site
 from toolkit.planning.case import gather
 from toolkit.planning.settings import Cluster, Layer, find_cluster
 from toolkit.runs.run import Run
-from toolkit.slurm import configured_wait, patiently
-from toolkit.slurm.client import Client
+from toolkit.slurm.client import Client, configured_wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")

@@ -36,8 +36,7 @@ from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.runs import code
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import SECRETS, Run, remember
-from toolkit.slurm import Wait, patiently
-from toolkit.slurm.client import AnswerLostError, without_job
+from toolkit.slurm.client import AnswerLostError, Wait, patiently, without_job
 from toolkit.text import shows
 from toolkit.trust import require_trusted
 

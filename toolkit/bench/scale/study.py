@@ -31,7 +31,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Tail
 from toolkit.runs.run import Run
-from toolkit.slurm import configured_wait, patiently
+from toolkit.slurm.client import configured_wait, patiently
 from toolkit.slurm.hostlist import expand
 
 HOOK = package_directory("bench/inside") / "sitecustomize.py"

@@ -14,7 +14,7 @@ from toolkit.hostsetup.decide import SetupOptions
 from toolkit.hostsetup.facts import read_facts
 from toolkit.images.host.workspace import file_system
 from toolkit.images.store.settings import run_in_image
-from toolkit.slurm import TESTED
+from toolkit.slurm.client import TESTED
 from toolkit.units import human_size
 
 _COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
