@@ -19,6 +19,7 @@ from toolkit.errors import ConfigError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, labelled, of_file, rules
 from toolkit.explain.match import Evidence, Explanation, Rule
+from toolkit.runs.logs import Line
 
 # Which part of a set must come out right; of logs that no rule was made from, and none may be wrong
 # with certainty.
@@ -93,7 +94,7 @@ def of_capture(path: Path) -> Evidence:
     """Return evidence from JSON: the fields of ``Evidence``, and lines of text, host and rank."""
     data = json.loads(path.read_text(encoding="utf-8"))
     lines = data.pop("lines")
-    return Evidence(entries=entries_of((text, host, rank) for text, host, rank in lines), **data)
+    return Evidence(entries=entries_of(Line(*line) for line in lines), **data)
 
 
 def _captured(directory: Path) -> Iterator[_Log]:

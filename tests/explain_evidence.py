@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.explain.gather import labelled
-from toolkit.explain.match import Entry
+from toolkit.runs.logs import Line
 
 GOLDEN = Path(__file__).parent / "golden" / "explain"
 
 
-def pasted(text: str) -> tuple[Entry, ...]:
+def pasted(text: str) -> tuple[Line, ...]:
     """Return the lines of a log that a user has pasted."""
     return labelled(text.rstrip("\n").split("\n"))
 

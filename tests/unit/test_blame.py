@@ -260,7 +260,7 @@ def test_the_first_rank_decides_what_is_explained(failed, reported, lines, rule,
 def explained(found: Failure, lines: Lines) -> Explanation:
     names = {"run": "train-0004", "run_path": "runs/train-0004", "image": "pytorch_cpu", "job": "7"}
     evidence = Evidence(
-        entries_of(lines),
+        entries_of(Line(*line) for line in lines),
         "FAILED",
         1,
         "srun",

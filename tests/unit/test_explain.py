@@ -13,8 +13,9 @@ from tests.explain_evidence import GOLDEN, captured, pasted
 from toolkit.cli.follow import _evidence, lines_of
 from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
-from toolkit.explain.explanation import explain
+from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.match import Evidence, Explanation, Match, Rule, find
+from toolkit.runs.logs import Line
 
 RULES = gather.rules()
 EXAMPLES = [example for rule in RULES.values() for example in rule.examples]
@@ -256,3 +257,11 @@ def test_a_log_on_standard_input_that_is_not_read_is_told(
         with pytest.raises(UnknownRunError):
             _evidence(None, tmp_path / "runs")
     assert ("toolkit explain -" in capsys.readouterr().err) is is_told
+
+
+def test_an_element_of_an_array_does_not_go_on_for_another():
+    error = Line("ValueError: the labels do not fit", "nid001", 0, element=0)
+    other = [Line(f"epoch {number} loss 0.1", "nid001", 0, element=1) for number in range(8)]
+    assert explain(Evidence((error, *other)), gather.rules()).first != NO_FAILURE
+    own = [line._replace(element=0) for line in other]
+    assert explain(Evidence((error, *own)), gather.rules()).first == NO_FAILURE

@@ -84,4 +84,4 @@ def report(event: Event, say: Inform) -> None:
         state = event.state
         say(state.state.lower(), f"job {state.job_id} {state.nodes}".rstrip())
     elif isinstance(event, Line) and not (is_noise(event.text) or event.text.startswith("{")):
-        say(event.label or "batch", event.text)
+        say(event.label, event.text)

@@ -91,7 +91,7 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
     for event in status.follow(run):
         if isinstance(event, logs.Line):
             if wanted(event):
-                say(f"{event.label or 'batch'}| {event.text}")
+                say(f"{event.label}| {event.text}")
         elif isinstance(event, status.Changed):
             if not is_queued and event.state.state != "PENDING":  # it began before the first query
                 job = f"job {run.job_id}, partition {event.state.partition}"

@@ -139,7 +139,7 @@ def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, run
     for line in logs.Tail(chosen).read(last=True):
         ranks.add(line.rank)
         if is_wanted(line):
-            console.out(f"{line.label or 'batch'}| {line.text}")
+            console.out(f"{line.label}| {line.text}")
     numbers = [number for number in ranks if number is not None]
     if not ranks:
         console.note(f"{chosen.name} has printed nothing yet; next: toolkit logs -f {chosen.word}")

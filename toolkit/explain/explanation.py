@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from toolkit.explain.match import (
     GENERAL,
     Certainty,
-    Entry,
     Evidence,
     Explanation,
     Hit,
@@ -32,6 +31,7 @@ from toolkit.explain.match import (
 )
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
+from toolkit.runs.logs import Line
 from toolkit.runs.outcome import is_over_memory
 from toolkit.text import redacted
 from toolkit.units import counted, signal_of
@@ -176,15 +176,12 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     return [*special, _recorded(failure, evidence, rules)]
 
 
-def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
+def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Line, ...]:
     """Return the record of the first failing rank as entries, or the last lines about it."""
     over_memory = tuple(entry for entry in evidence.entries if is_over_memory(entry.text))
     if failure.words and failure.kind not in _RULES:
         lines = ("Traceback (most recent call last):", failure.source, *failure.details)
-        record = (
-            Entry(text, failure.host or "", failure.rank, number)
-            for number, text in enumerate(lines)
-        )
+        record = (Line(text, failure.host or "", failure.rank) for text in lines)
         return (*over_memory, *record)
     if failure.kind == "exit":
         return over_memory
@@ -204,7 +201,7 @@ def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
     return (*over_memory, *own[max(0, crash - _LAST_LINES) :], *about)
 
 
-def _printed(evidence: Evidence) -> tuple[Entry, ...]:
+def _printed(evidence: Evidence) -> tuple[Line, ...]:
     """Return the lines of the first failing rank; if lines have no ranks, those of its node."""
     rank, host = evidence.first_rank, evidence.first_host
     own = tuple(entry for entry in evidence.entries if rank is not None and entry.rank == rank)

@@ -13,14 +13,14 @@ from typing import BinaryIO
 from toolkit import config, runtimes
 from toolkit.config import package_directory
 from toolkit.errors import ConfigError
-from toolkit.explain.match import Entry, Evidence, Rule, survived
+from toolkit.explain.match import Evidence, Rule, survived
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
 from toolkit.launchers.failures import of_step, summary_failures
 from toolkit.model.run import Outcome, Plan
 from toolkit.quoting import shell
 from toolkit.runs import logs, records, stacks
-from toolkit.runs.logs import ends
+from toolkit.runs.logs import Line, ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
 
@@ -49,9 +49,7 @@ def of_run(run: Run) -> Evidence:
     else:
         job_id = run.job_id
         printed = logs.excerpt(run, run.logs_of(job_id), logs.history(run))
-    entries = entries_of(
-        (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
-    )
+    entries = entries_of(line for line in printed if not logs.is_noise(line.text))
     may_hang = outcome is None or outcome.kind in ("timeout", "cancelled")
     evidence = Evidence(
         entries,
@@ -62,7 +60,7 @@ def of_run(run: Run) -> Evidence:
     if outcome is None:
         return evidence
     if outcome.kind in ("apart", "refused"):  # what it is seen by is no line of a log
-        evidence = evidence._replace(entries=(*entries, Entry(outcome.message, "", None, 0)))
+        evidence = evidence._replace(entries=(*entries, Line(outcome.message, "", None)))
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
     return evidence._replace(
@@ -125,7 +123,7 @@ def _names(run: Run, plan: Plan, job_id: int) -> dict[str, str]:
     return {"run": run.word, "run_path": run_path, "job": str(job_id), **image}
 
 
-def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
+def _unbound(plan: Plan, entries: Iterable[Line]) -> str:
     """Return a directory of this host that a rank looked for and is not shown; empty if none."""
     if not runtimes.get(plan.container.runtime).image:
         return ""
@@ -147,17 +145,14 @@ def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
 _RAISED = re.compile(r"\[rank(?P<rank>\d{1,9})\]: ?(?P<text>.*)")
 
 
-def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...]:
-    """Return entries from (text, host, rank), numbered in each log; torch's prefix is the rank."""
-    counts: dict[tuple[str, int | None], int] = {}
-    entries: list[Entry] = []
-    for text, host, rank in lines:
-        raised = _RAISED.match(text)
-        if raised:
-            text, rank = raised["text"], int(raised["rank"]) if rank is None else rank
-        key = (host, rank)
-        counts[key] = counts.get(key, -1) + 1
-        entries.append(Entry(text, host, rank, counts[key]))
+def entries_of(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return lines without torch's prefix, which names their rank."""
+    entries = []
+    for line in lines:
+        if raised := _RAISED.match(line.text):
+            rank = int(raised["rank"]) if line.rank is None else line.rank
+            line = line._replace(text=raised["text"], rank=rank)
+        entries.append(line)
     return tuple(entries)
 
 
@@ -169,19 +164,20 @@ _LABELLED = re.compile(
 _TORCH = re.compile(r"\[(?:default)?(?P<rank>\d{1,9})\]:(?P<text>.+)")
 
 
-def labelled(lines: Iterable[str]) -> tuple[Entry, ...]:
+def labelled(lines: Iterable[str]) -> tuple[Line, ...]:
     """Return lines as entries, with the labels of `toolkit logs`, srun and torchrun, or without."""
     return entries_of(_labelled(line) for line in lines)
 
 
-def _labelled(line: str) -> tuple[str, str, int | None]:
+def _labelled(line: str) -> Line:
     torch = _TORCH.match(line)
     if torch:
-        return torch["text"], "", int(torch["rank"])
+        return Line(torch["text"], "", int(torch["rank"]))
     label = _LABELLED.match(line)
     if not label:
-        return line, "", None
-    return label["text"], label["host"] or "", int(label["rank"]) if label["rank"] else None
+        return Line(line, "", None)
+    rank = int(label["rank"]) if label["rank"] else None
+    return Line(label["text"], label["host"] or "", rank)
 
 
 def of_lines(lines: Iterable[str]) -> Evidence:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.model.run import Failure
+from toolkit.runs.logs import Line
 from toolkit.text import redacted
 
 Certainty = Literal["certain", "likely", "possible"]
@@ -108,23 +110,6 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-class Entry(NamedTuple):
-    """A line of a log.
-
-    ``rank`` and ``host`` are None and "" if unknown; ``number`` counts the lines of its own log.
-    """
-
-    text: str
-    host: str
-    rank: int | None
-    number: int
-
-    @property
-    def label(self) -> str:
-        """The label of the line in `toolkit logs`: ``3``, ``nid001``, ``batch``."""
-        return str(self.rank) if self.rank is not None else self.host or "batch"
-
-
 class Evidence(NamedTuple):
     """The facts that a failure is explained from.
 
@@ -143,7 +128,7 @@ class Evidence(NamedTuple):
         stacks: where each rank was when it was asked, and what NCCL left.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Line, ...]
     state: str = ""
     exit_code: int | None = None
     launcher: str = ""
@@ -213,23 +198,29 @@ class Explanation(Model, frozen=True, kw_only=True):
 
 
 class Hit(NamedTuple):
-    """A line that a signature matches, its position among all lines, and the signature's groups."""
+    """A line that a signature matches, and the signature's groups.
+
+    ``position`` counts all lines, and ``number`` those of the line's own log.
+    """
 
     position: int
-    entry: Entry
+    number: int
+    entry: Line
     groups: dict[str, str]
 
 
-def find(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> dict[str, list[Hit]]:
+def find(entries: Sequence[Line], rules: Mapping[str, Rule]) -> dict[str, list[Hit]]:
     """Return the lines that each rule's signatures match.
 
     Thousands of ranks print hundreds of thousands of lines, many of them equal. Each text is
     examined once, and only if it has one of a rule's words, which are found a hundred times faster
     than a regular expression.
     """
-    positions: dict[str, list[int]] = {}
+    positions: dict[str, list[tuple[int, int]]] = {}
+    counts = Counter[str]()
     for position, entry in enumerate(entries):
-        positions.setdefault(entry.text, []).append(position)
+        positions.setdefault(entry.text, []).append((position, counts[entry.label]))
+        counts[entry.label] += 1
     lowered = {text: text.lower() for text in positions}
     joined = "\n".join(lowered.values())
     hits = {}
@@ -241,12 +232,12 @@ def find(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> dict[str, list[
             matches = (compiled(pattern).search(text) for pattern in rule.signatures)
             if match := next(filter(None, matches), None):
                 groups = {group: value or "" for group, value in match.groupdict().items()}
-                shown += [Hit(at, entries[at], groups) for at in positions[text]]
+                shown += [Hit(at, number, entries[at], groups) for at, number in positions[text]]
         hits[name] = sorted(shown, key=lambda hit: hit.position)
     return hits
 
 
-def survived(entries: Sequence[Entry]) -> frozenset[int]:
+def survived(entries: Sequence[Line]) -> frozenset[int]:
     """Return the positions of the lines after which their own log goes on normally.
 
     Healthy programs print errors, too: they retry, take another port or a smaller batch, and go on.
@@ -304,7 +295,7 @@ def _match(
     own = [hit for hit in hits if first is not None and hit.entry.rank == first]
     best = min(
         own or hits,
-        key=lambda hit: (list(hit.groups.values()).count(""), hit.entry.number),
+        key=lambda hit: (list(hit.groups.values()).count(""), hit.number),
         default=None,
     )
     entry = best.entry if best else None
@@ -366,7 +357,7 @@ def _anywhere(pattern: str, evidence: Evidence) -> bool:
     return any(compiled(pattern).search(entry.text) for entry in evidence.entries)
 
 
-def placeholders(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
+def placeholders(evidence: Evidence, entry: Line | None = None) -> dict[str, str]:
     """Return the values of the placeholders in fixes: real names where they are known."""
     rank = evidence.first_rank if entry is None or entry.rank is None else entry.rank
     host = (entry.host if entry else "") or evidence.first_host
@@ -414,7 +405,7 @@ def source_of(rank: int | None, host: str) -> str:
     return f"{who} on {host}" if host else who
 
 
-def _place(entries: Sequence[Entry], position: int) -> str:
+def _place(entries: Sequence[Line], position: int) -> str:
     """Return the user's last line in the traceback that ends at a line: ``train.py, line 12``."""
     frames: list[str] = []
     for entry in reversed(entries[max(0, position - _FRAMES_BACK) : position]):

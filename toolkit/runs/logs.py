@@ -13,7 +13,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -156,8 +155,7 @@ _NOISE = re.compile(
 _RANK = re.compile(r"^(?P<rank>\d{1,9})\| ?(?P<text>.*)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of a log.
 
     Attributes:
@@ -176,9 +174,9 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The source of the line: a rank (``3``) or an agent (``nid001``), in an array ``2.3``."""
-        source = str(self.rank) if self.rank is not None else self.host
-        return source if self.element is None else f"{self.element}.{source or 'batch'}"
+        """The source: a rank (``3``), an agent (``nid001``) or ``batch``; in an array ``2.3``."""
+        source = str(self.rank) if self.rank is not None else self.host or "batch"
+        return source if self.element is None else f"{self.element}.{source}"
 
 
 def line(text: str, log: Log, launch: Launch) -> Line:
