@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
+import sys
 
 import pytest
 
 from toolkit.errors import ConfigError
 from toolkit.hostsetup.apt import parse_mirrors
-from toolkit.images.host import host_config
 from toolkit.images.host.host_config import (
     Bind,
     find_secrets,
@@ -19,7 +20,6 @@ from toolkit.images.host.host_config import (
     translate_host_config,
 )
 
-_OURS = ("PIP_CONFIG_FILE",)
 SETTINGS = {
     "cert": "/etc/ssl/site.crt",
     "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
@@ -29,47 +29,72 @@ SETTINGS = {
 }
 
 
-def test_pips_settings_are_those_of_an_install(tmp_path, monkeypatch):
-    """The real pip lists them."""
-    file = tmp_path / "pip.conf"
-    file.write_text(
-        '[global]\nindex-url = https://a.example/simple\nfind-links =\n    /one\n    /it\'s "two"\n'
-        "timeout = 1\nuser = true\n[install]\nno-index = true\ntimeout = 2\n[list]\nproxy = x\n"
-    )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
-    for name in [name for name in os.environ if name.startswith("PIP_") and name not in _OURS]:
+@pytest.fixture
+def pip_files(tmp_path, monkeypatch):
+    """Return how to write a file of pip's below an empty home; only these and the machine's count."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_RETRIES", "7")
-    settings = read_pip_settings()
-    assert settings["find-links"].split("\n") == ["", "/one", '/it\'s "two"']
-    wanted = {"index-url": "https://a.example/simple", "no-index": "true", "retries": "7"}
-    assert settings.items() >= (wanted | {"timeout": "2"}).items()
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+
+    def write(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_pips_settings_are_those_of_an_install(pip_files, monkeypatch):
+    """As the real pip lists them: the places of its files, and which of two values counts."""
+    text = (
+        '[global]\nindex_url = https://{0}\nfind-links =\n    /{0}\n    /it\'s "two"\n'
+        "timeout = 1\nuser = true\n[install]\nno-index = true\ntimeout = {0}\n[list]\nproxy = x\n"
+    )
+    names = ("XDG_CONFIG_DIRS/pip", "HOME/.pip", "XDG_CONFIG_HOME/pip")
+    for number, name in enumerate(names):
+        pip_files(f"{name}/pip.conf", text.format(number))
+        settings = read_pip_settings()
+        assert settings["index-url"] == f"https://{number}"
+        assert settings["timeout"] == str(number)
+    assert "global.index-url='https://2'\n" in _list_by_pip()
+    assert settings["find-links"].split("\n") == ["", "/2", '/it\'s "two"']
+    assert settings["no-index"] == "true"
     assert not {"user", "proxy"} & settings.keys()
+    chosen = pip_files("chosen.conf", "[global]\nproxy = http://p\n[install]\nretries =\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", chosen)  # in place of the user's
+    assert read_pip_settings()["proxy"] == "http://p"
+    assert read_pip_settings()["index-url"] == "https://0"
+    assert {"global.proxy='http://p'", "global.index-url='https://0'"} <= {*_list_by_pip().split()}
+    pip_files("prefix/pip.conf", "[global]\nindex-url = https://prefix\nproxy = x\n")
+    assert (
+        read_pip_settings().items() >= {"index-url": "https://prefix", "proxy": "http://p"}.items()
+    )
     monkeypatch.setenv("PIP_TIMEOUT", "3")
-    assert read_pip_settings()["timeout"] == "3"
+    monkeypatch.setenv("PIP_RETRIES", "7")
+    monkeypatch.setenv("PIP_PROXY", "")
+    assert (
+        read_pip_settings().items() >= {"timeout": "3", "retries": "7", "proxy": "http://p"}.items()
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    assert read_pip_settings() == {"timeout": "3", "retries": "7"}
 
 
-def test_no_module_of_the_current_directory_is_taken_for_pip(tmp_path, monkeypatch):
-    (tmp_path / "pip.py").write_text("open('ran', 'w')")
-    monkeypatch.chdir(tmp_path)
-    read_pip_settings()
-    assert not (tmp_path / "ran").exists()
+def _list_by_pip() -> str:
+    words = [sys.executable, "-m", "pip", "config", "list"]
+    env = {**os.environ, "PIP_USER": "0"}  # `user = true` is an option of this command, too
+    return subprocess.run(words, env=env, capture_output=True, text=True, cwd="/").stdout
 
 
-def test_a_configuration_that_pip_cannot_read_is_no_empty_one(tmp_path, monkeypatch):
-    (tmp_path / "pip.conf").write_text("[global\n")
+@pytest.mark.parametrize("text", [b"[global\n", b"[global]\nproxy = \xff\n"])
+def test_a_configuration_that_pip_cannot_read_is_no_empty_one(text, tmp_path, monkeypatch):
+    (tmp_path / "pip.conf").write_bytes(text)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     with pytest.raises(ConfigError, match="cannot read its configuration") as caught:
         read_pip_settings()
-    assert any(str(tmp_path) in line for line in caught.value.details)
-
-
-def test_of_a_key_in_several_files_pip_is_asked_which_counts(monkeypatch):
-    listing = "global.index-url='https://system'\nglobal.index-url='https://user'\nbroken\n"
-    monkeypatch.setattr(
-        host_config, "_run", lambda *words: listing if words[-1] == "list" else "https://last\n"
-    )
-    assert read_pip_settings() == {"index-url": "https://last"}
+    assert caught.value.place == str(tmp_path / "pip.conf")
 
 
 def test_local_places_are_bound_and_renamed():

@@ -91,10 +91,10 @@ def build(
       toolkit image build pytorch_cpu --locked
     """
     # `image render` must not wait for these.
-    from toolkit.doctor.node_jobs import find_site
     from toolkit.images.builder.build import BuildOptions
     from toolkit.images.builder.build import build as build_image
     from toolkit.images.lockfile.files import lock_path
+    from toolkit.planning.settings import find_site
 
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"

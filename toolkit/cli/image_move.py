@@ -10,7 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
-from toolkit.doctor.node_jobs import find_site, rank_runner
+from toolkit.doctor.node_jobs import rank_runner
 from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.images.registry import copies, transfer
 from toolkit.images.store import prune as pruning
@@ -22,6 +22,7 @@ from toolkit.images.store.store import find
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.verdicts import check_again, save, verdicts
 from toolkit.model.image import Verdict
+from toolkit.planning.settings import find_site
 from toolkit.runs.removal import holds_image
 from toolkit.shell import require_apptainer
 from toolkit.units import counted, human_age, human_size

@@ -14,7 +14,7 @@ import msgspec
 from toolkit import shell
 from toolkit.checks import Result, unchecked
 from toolkit.config import package_directory
-from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, site_offer
+from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory
 from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
@@ -23,7 +23,7 @@ from toolkit.localcluster import access
 from toolkit.localcluster.paths import paths_of
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
-from toolkit.planning.settings import find_cluster
+from toolkit.planning.settings import find_cluster, site_offer
 from toolkit.slurm.client import Client
 from toolkit.units import counted
 

@@ -16,16 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit import shell
 from toolkit.api.run import complete
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
-from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
+from toolkit.images.verify.case import RunRanks, ScriptRun
 from toolkit.model.site import Site
 from toolkit.planning.case import gather
-from toolkit.planning.settings import Cluster, Layer, find_cluster
+from toolkit.planning.settings import Layer
 from toolkit.runs.run import Run
-from toolkit.slurm.client import Client, configured_wait, patiently
+from toolkit.slurm.client import configured_wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")
@@ -124,32 +123,3 @@ def rank_runner(
         return run_script(script, {**job, "launcher": launcher}, arguments, within=directory)
 
     return run_ranks
-
-
-def site_offer(place: Cluster, client: Client) -> SiteOffer:
-    """Return what a site offers to images."""
-    site = place.site
-    program = next((command for command in site.containers if shell.which(command)), None)
-    if program is None and site.modules:
-        program = site.container_command  # the module brings it, in the job
-    mpi = client.mpi_types() or ()
-    return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
-
-
-def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer | None, str]:
-    """Return what a site offers, or None and why that is not known.
-
-    Args:
-        name: of the site.
-        required: the user asked for it.
-
-    Raises:
-        ToolkitError: the site is required and cannot be reached.
-    """
-    try:
-        place = find_cluster(name)
-        return site_offer(place, Client(place.access)), ""
-    except ToolkitError as error:
-        if required:
-            raise
-        return None, f"no cluster: {error.cause}"

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,6 +25,10 @@ from toolkit.model.base import BadDataError, convert, field_names
 from toolkit.model.job import Job, Project, SlurmValue
 from toolkit.model.site import Access, Site
 from toolkit.model.slurm_options import OPTIONS
+
+if TYPE_CHECKING:
+    from toolkit.images.verify.case import SiteOffer
+    from toolkit.slurm.client import Client
 
 SENT = ".toolkit-sent"  # in a tree on a login node: its toolkit.toml names the way to itself
 VARIABLE = "TOOLKIT_"
@@ -452,3 +456,36 @@ def _has_slurm() -> bool:
         or Path("/etc/slurm/slurm.conf").exists()
         or Path("/run/slurm/conf").exists()
     )
+
+
+def site_offer(place: Cluster, client: Client) -> SiteOffer:
+    """Return what a site offers to images."""
+    from toolkit.images.verify.case import SiteOffer  # a run verifies no image
+
+    site = place.site
+    program = next((command for command in site.containers if shell.which(command)), None)
+    if program is None and site.modules:
+        program = site.container_command  # the module brings it, in the job
+    mpi = client.mpi_types() or ()
+    return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
+
+
+def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer | None, str]:
+    """Return what a site offers, or None and why that is not known.
+
+    Args:
+        name: of the site.
+        required: the user asked for it.
+
+    Raises:
+        ToolkitError: the site is required and cannot be reached.
+    """
+    from toolkit.slurm.client import Client
+
+    try:
+        place = find_cluster(name)
+        return site_offer(place, Client(place.access)), ""
+    except ToolkitError as error:
+        if required:
+            raise
+        return None, f"no cluster: {error.cause}"

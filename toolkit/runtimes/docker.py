@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 _SYSTEM_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
-VERSIONS = ("docker ", "podman ")  # how `str` of every engine begins
 _PATIENCE = 600  # seconds for one answer: saving a large image takes long
 _FORBIDDEN = "permission denied"
 _REASONS = {

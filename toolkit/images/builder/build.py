@@ -59,9 +59,10 @@ from toolkit.images.verify.verdicts import verdicts as check_image
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.quoting import shell_words
-from toolkit.runtimes.docker import VERSIONS
 from toolkit.shell import Progress
 from toolkit.units import counted
+
+_ENGINES = ("docker ", "podman ")  # begin the builder of an image that Apptainer only packed
 
 
 class BuildOptions(Model, frozen=True, kw_only=True):
@@ -196,7 +197,7 @@ def _describe_interruption(log: Path, *, is_new: bool, has_image: bool) -> str:
 
 
 def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
-    return engine == "auto" or manifest.builder.startswith(VERSIONS) == (engine == "docker")
+    return engine == "auto" or manifest.builder.startswith(_ENGINES) == (engine == "docker")
 
 
 def _finish(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,11 +38,9 @@ def run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> B
     if not task.lock and (builder := choose_builder(engine, progress)):
         return _build_by_docker(task, builder)
     if not flat:
-        with ThreadPoolExecutor() as pool:  # pip is slow to start
-            host = pool.submit(collect_host_config)
-            reason = why_no_layers(task.place, task.follower)  # no step has run yet
+        reason = why_no_layers(task.place, task.follower)  # no step has run yet
         if not reason:
-            return _build_layered(task, host.result())
+            return _build_layered(task, collect_host_config())
         note = _NOT_EQUAL if task.lock else ""
         progress.say("flat", f"no layers on this machine: {reason}{note}")
     progress.say(
@@ -64,15 +61,15 @@ def choose_builder(engine: Engine, progress: Progress) -> docker.Builder | None:
     Raises:
         ForbiddenError, NeedsInstallError: Neither can build here; gives the reasons of both.
     """
-    from toolkit.images.builder import docker
-
-    if engine != "auto":
-        return docker.find_builder() if engine == "docker" else None
+    if engine == "apptainer":
+        return None
+    if engine == "docker":
+        return _find_docker()
     try:
         build_options()
     except (ForbiddenError, NeedsInstallError) as refusal:
         try:
-            builder = docker.find_builder()
+            builder = _find_docker()
         except ToolkitError as error:
             reasons = (
                 f"Apptainer: {refusal.cause}",
@@ -86,6 +83,12 @@ def choose_builder(engine: Engine, progress: Progress) -> docker.Builder | None:
         progress.say("engine", f"{builder[0]}, since {refusal.cause}")
         return builder
     return None
+
+
+def _find_docker() -> docker.Builder:
+    from toolkit.images.builder.docker import find_builder  # most builds take no part of it
+
+    return find_builder()
 
 
 def _build_flat(task: BuildTask) -> BuildOutcome:

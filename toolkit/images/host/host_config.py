@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from ast import literal_eval
 from collections.abc import Iterable, Mapping
+from configparser import Error as ConfigParserError
+from configparser import RawConfigParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -32,13 +33,12 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_PATIENCE = 120  # seconds for an answer of pip or apt, on a busy machine
+_PATIENCE = 120  # seconds for an answer of apt, on a busy machine
 # Where packages come from and how they are reached. Any other setting of pip's could change what is
 # installed.
 _PLACES = ("index-url", "extra-index-url", "find-links")
 _USED_SETTINGS = (*_PLACES, "no-index", "trusted-host", "proxy", "timeout", "retries")
 _CERTIFICATE_SETTINGS = ("cert", "client-cert")
-_PIP_LINE = re.compile(r"(?P<key>[\w:-]+\.[\w-]+)=(?P<value>['\"].*['\"])")
 _APT_SETTING = re.compile(
     r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
     r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
@@ -66,7 +66,11 @@ class HostConfig(Model, frozen=True, kw_only=True):
 def collect_host_config() -> HostConfig:
     """Return the host configuration that a build sees, unless it builds a lock."""
     settings = read_pip_settings()
-    lines = _run("apt-config", "dump").splitlines()
+    lines = []
+    if shell.which("apt-config"):
+        lines = shell.run(
+            ["apt-config", "dump"], check=False, timeout=_PATIENCE
+        ).stdout.splitlines()
     return translate_host_config(settings, apt=lines, certificates=_certificates(settings))
 
 
@@ -122,46 +126,59 @@ def debootstrap_command() -> tuple[str, ...]:
     return program, "--force-check-gpg"
 
 
-def _run(program: str, *arguments: str) -> str:
-    """Return the output of a program; empty if this machine does not have it.
+def read_pip_settings() -> dict[str, str]:
+    """Return this machine's settings of pip for reaching packages, as they apply to an install.
+
+    pip takes longer to list them than a small step of a build takes, and each version lists them
+    in another way.
 
     Raises:
-        ConfigError: pip cannot read a file of its configuration; without it, packages would be
-            looked for elsewhere.
+        ConfigError: pip cannot read a file of its configuration either; without it, packages would
+            be looked for elsewhere.
     """
-    if shell.which(program) is None:
-        return ""
-    # With `user = true`, which is an option of `pip config` too, pip reads one of its files only.
-    env = {**os.environ, "PIP_USER": "0"}
-    # -m looks for modules in the current working directory first, which may be another user's.
-    done = shell.run([program, *arguments], env=env, cwd="/", check=False, timeout=_PATIENCE)
-    if "Configuration file could not be loaded" in done.stderr:
-        raise ConfigError(
-            "pip cannot read its configuration",
-            place="pip config",
-            details=done.tail(),
-            next_step="fix that file, or name another: PIP_CONFIG_FILE",
-        )
-    return done.stdout
-
-
-def read_pip_settings() -> dict[str, str]:
-    """Return this machine's settings of pip for reaching packages, as they apply to an install."""
-    pip = (sys.executable, "-m", "pip", "config")
-    values: dict[str, list[str]] = {}
-    for line in map(_PIP_LINE.fullmatch, _run(*pip, "list").splitlines()):
-        if line:
-            values.setdefault(line["key"], []).append(str(literal_eval(line["value"])))
+    parser = RawConfigParser()
+    parser.optionxform = _option_name  # type: ignore[method-assign, assignment]
+    for file in _pip_files():
+        try:
+            parser.read(file)
+        except (ConfigParserError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                "pip cannot read its configuration",
+                place=str(file),
+                details=str(error).splitlines(),
+                next_step="fix that file, or name another: PIP_CONFIG_FILE",
+            ) from None
+    environment = {
+        _option_name(name.removeprefix("PIP_")): value
+        for name, value in os.environ.items()
+        if name.startswith("PIP_")
+    }
     settings: dict[str, str] = {}
-    for section in ("global", "install", ":env:"):  # the weakest first
-        for name in sorted((*_USED_SETTINGS, *_CERTIFICATE_SETTINGS)):
-            listed = values.get(f"{section}.{name}", [])
-            if listed:
-                settings[name] = listed[0]
-            # Since version 25.1 pip lists a key once for each file, in the order of their names.
-            if len(listed) > 1:
-                settings[name] = _run(*pip, "get", f"{section}.{name}").rstrip("\n")
+    files = (parser[section] for section in ("global", "install") if section in parser)
+    for values in (*files, environment):  # the weakest first
+        for name in (*_USED_SETTINGS, *_CERTIFICATE_SETTINGS):
+            if value := values.get(name):
+                settings[name] = value
     return dict(sorted(settings.items()))
+
+
+def _option_name(name: str) -> str:
+    """Return the name of an option of pip, which is also written PIP_INDEX_URL or --index_url."""
+    return name.lower().replace("_", "-").removeprefix("--")
+
+
+def _pip_files() -> tuple[Path, ...]:
+    """Return the files that pip reads, the weakest first ("Configuration" in its documentation)."""
+    chosen = os.environ.get("PIP_CONFIG_FILE", "")
+    if chosen == os.devnull:
+        return ()
+    system = (os.environ.get("XDG_CONFIG_DIRS", "").strip() or "/etc/xdg").split(":")
+    home = os.environ.get("XDG_CONFIG_HOME", "").strip() or "~/.config"
+    files = [*(f"{directory}/pip/pip.conf" for directory in system), "/etc/pip.conf"]
+    if not chosen or not Path(chosen).exists():
+        files += ["~/.pip/pip.conf", f"{home}/pip/pip.conf"]
+    files += [f"{sys.prefix}/pip.conf", *filter(None, [chosen])]
+    return tuple(Path(file).expanduser() for file in files)
 
 
 def _certificates(settings: Mapping[str, str]) -> str | None:
