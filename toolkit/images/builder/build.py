@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,9 +35,7 @@ from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import (
     SCRIPT,
-    VARIABLES,
     Contents,
-    read_contents,
     require_contents,
 )
 from toolkit.images.store.provenance import (
@@ -50,7 +47,6 @@ from toolkit.images.store.provenance import (
     hash_lock,
     tool_versions,
 )
-from toolkit.images.store.settings import inspect
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.own_checks import MOUNTED, OWN_CHECKS, start_image
@@ -217,16 +213,12 @@ def _finish(
         find_site: As of ``BuildOptions``.
     """
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
-    with ThreadPoolExecutor() as pool:  # these are programs that start slowly
-        tools, labels = pool.submit(tool_versions, outcome.builder), pool.submit(inspect, sif)
-        base = pool.submit(read_contents, outcome.base, VARIABLES) if outcome.base else None
-        contents = _run_checks(task)
-    _require_promised(task, base.result().variables if base else {}, contents)
-    manifest = replace(_describe(task, outcome, draft), tools=tools.result())
+    contents = _run_checks(task)
+    _require_promised(task, outcome.variables, contents)
+    manifest = replace(_describe(task, outcome, draft), tools=tool_versions(outcome.builder))
     image = store.StoredImage(name=name, path=sif, manifest=manifest)
     site, reason = find_site()
     case = local_case(image, site=site, no_site=reason)
-    case.labels = labels.result()["labels"]
     case.contents, case.results = contents, task.follower.reader.results
     verdicts = (*manifest.verified, *check_image(case, at_build=True))
     if lock and (wrong := list_differences(lock, contents)):

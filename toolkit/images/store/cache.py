@@ -38,13 +38,15 @@ class Note(Stored, frozen=True, kw_only=True):
         size: The size in bytes.
         digest: The SHA-256 of the bytes; of a directory, of its names and their bytes.
         about: The step that made it, for people.
-        facts: Further facts of the entry's kind.
+        facts: Further facts of the entry's kind: the labels of a base.
+        variables: The variables of a base; empty if they were not asked for.
     """
 
     size: int
     digest: str
     about: str = ""
     facts: dict[str, str] = {}
+    variables: dict[str, str] = {}
 
 
 class CacheEntry(Model, frozen=True, kw_only=True):
@@ -96,6 +98,7 @@ class Cache:
         *,
         about: str = "",
         facts: dict[str, str] | None = None,
+        variables: dict[str, str] | None = None,
         replace: bool = False,
     ) -> CacheEntry:
         """Move a file or directory of the same file system into the cache; return its entry.
@@ -105,7 +108,7 @@ class Cache:
             key: Its key.
             made: The file or directory.
             about: The step that made it, for people.
-            facts: Further facts of the kind.
+            facts, variables: As of ``Note``.
             replace: Also replace the entry of another build; else that stays, because another
                 process may be reading it.
         """
@@ -121,7 +124,9 @@ class Cache:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another build made the same
                 raise
-        note = Note(size=size, digest=digest, about=about, facts=facts or {})
+        note = Note(
+            size=size, digest=digest, about=about, facts=facts or {}, variables=variables or {}
+        )
         write_atomically(self._note(kind, key), to_json(note))
         entry = self.find(kind, key)
         assert entry

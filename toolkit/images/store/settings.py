@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit import shell
+from toolkit.errors import ToolkitError
+from toolkit.images.sif.header import JSON, METADATA
+from toolkit.images.store.sif_files import read_object
 
 # Apptainer creates a directory of settings, in the user's home unless it is named; it works without
 # one that cannot be created. A file in its place, such as /dev/null, would get other permissions.
@@ -80,6 +83,9 @@ def inspect(path: str | Path) -> dict[str, dict[str, str]]:
     Raises:
         NeedsInstallError: Apptainer is not installed.
     """
+    with contextlib.suppress(ToolkitError):  # Apptainer writes what it shows into what it builds
+        if text := read_object(Path(path), JSON, METADATA):
+            return parse_inspection(text)
     from spython.utils import run_command
 
     command = [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path]

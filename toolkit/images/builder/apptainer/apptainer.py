@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
@@ -40,10 +40,12 @@ from toolkit.images.host.host_config import HostConfig, mount_options
 from toolkit.images.host.privilege import build_options, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
+from toolkit.images.recipe.image_checks import promised_variables
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.cache import BASES, Cache, CacheEntry
+from toolkit.images.store.contents import VARIABLES, read_contents
 from toolkit.images.store.settings import inspect
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
@@ -59,7 +61,7 @@ class BuildOutcome:
     Attributes:
         builder: The programs that built it.
         cached: The steps that came from a cache.
-        base: The path of the image's base, if it is an image of this machine; else empty.
+        variables: The variables of the image's base, if it is an image of this machine.
         layers: The layers, as of a manifest.
         unequal: The layers that differ from the lock, though they were built from it.
         keep: Names the image in the engine that built it, after it has passed its checks.
@@ -67,7 +69,7 @@ class BuildOutcome:
 
     builder: str
     cached: tuple[str, ...] = ()
-    base: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
     unequal: tuple[str, ...] = ()
     keep: Callable[[], object] = bool
@@ -122,8 +124,8 @@ def build(
         steps=[*names, "pack"],
         readable=(*plan.base.output().reads, *(bind.source for bind in binds)),
     )
-    base = str(local) if local.is_file() else ""
-    return BuildOutcome(program_version(), base=base)
+    variables = read_contents(str(local), VARIABLES).variables if local.is_file() else {}
+    return BuildOutcome(program_version(), variables=variables)
 
 
 def build_base(
@@ -174,7 +176,10 @@ def make_base(
     made = place.output / "base.sif"
     facts = build_base(plan.base, place, made, follower, environment=environment)
     about = plan.base.output().detail
-    return Cache(place.images).keep(BASES, key, made, about=about, facts=facts, replace=replace)
+    variables = promised_variables(read_contents(str(made), VARIABLES).variables, {}, ())
+    return Cache(place.images).keep(
+        BASES, key, made, about=about, facts=facts, variables=variables, replace=replace
+    )
 
 
 def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:

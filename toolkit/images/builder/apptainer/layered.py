@@ -43,12 +43,11 @@ from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.plan import Step
 from toolkit.images.recipe.reproducible import ENVIRONMENT
-from toolkit.images.sif import header as sif
 from toolkit.images.store import cache as caches
 from toolkit.images.store.cache import Cache, CacheEntry
+from toolkit.images.store.contents import VARIABLES, read_contents
 from toolkit.images.store.provenance import hash_lock
-from toolkit.images.store.settings import parse_inspection
-from toolkit.images.store.sif_files import read_object
+from toolkit.images.store.settings import inspect
 from toolkit.model.image import Layer
 
 
@@ -263,9 +262,7 @@ class _LayeredBuild:
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
-        environment = parse_inspection(read_object(Path(base.path), sif.JSON, sif.METADATA))[
-            "environment"
-        ]
+        environment = inspect(base.path)["environment"]
         metadata = identity.write(directory, definition, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
@@ -274,11 +271,13 @@ class _LayeredBuild:
 
     def outcome(self) -> BuildOutcome:
         """Return the outcome of the build."""
-        made = zip(self._names, self.used, strict=True)
+        made, base = zip(self._names, self.used, strict=True), self.used[0]
+        # Bases of earlier versions have none in their notes.
+        variables = base.note.variables or read_contents(base.path, VARIABLES).variables
         return BuildOutcome(
             self.builder,
             tuple(self.cached),
-            self.used[0].path,
+            variables,
             tuple(Layer(name=name, sha256=entry.note.digest) for name, entry in made),
             self._unequal(),
         )
