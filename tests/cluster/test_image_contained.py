@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -15,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
-from toolkit.images.host.host_config import Bind
-from toolkit.model.base import to_json
+from toolkit.images.host.kernel import Bind
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}
 _NOT_NEEDED = (
@@ -256,9 +255,9 @@ def _sandboxed(
     )
     if store.become or os.geteuid() != 0:
         users, groups = store.ids()
-        step = replace(step, users=users, groups=groups)
+        step = step._replace(users=users, groups=groups)
     file = store.place / "step.json"
-    file.write_text(to_json(step))
+    file.write_text(json.dumps(step._asdict()))
     if store.become:
         names = [path for path in store.place.iterdir() if path.name != "host"]
         subprocess.run(["chown", "-R", "--reference", store.place, *names], check=True)

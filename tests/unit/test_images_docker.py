@@ -16,7 +16,8 @@ from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.docker import ClientLog, client_environment, engine_image_name
 from toolkit.images.builder.host_files import add_mounts, host_files
 from toolkit.images.builder.remote_base import resolve_base
-from toolkit.images.host.host_config import Bind, HostConfig
+from toolkit.images.host.host_config import HostConfig
+from toolkit.images.host.kernel import Bind
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Docker
 from toolkit.images.registry.references import parse

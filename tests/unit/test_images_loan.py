@@ -12,13 +12,13 @@ import pytest
 from toolkit.errors import ConfigError
 from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host.host_config import (
-    Bind,
     find_secrets,
     mask_secrets,
     mount_options,
     read_pip_settings,
     translate_host_config,
 )
+from toolkit.images.host.kernel import Bind
 
 SETTINGS = {
     "cert": "/etc/ssl/site.crt",

@@ -14,7 +14,8 @@ import pytest
 from tests.stand_in import standing_in
 from toolkit.errors import BuildError, CommandFailedError, ConfigError
 from toolkit.images.host import host_config as host
-from toolkit.images.host.host_config import Bind, HostConfig
+from toolkit.images.host.host_config import HostConfig
+from toolkit.images.host.kernel import Bind
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile import make

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from toolkit import shell
 from toolkit.errors import ConfigError, NeedsInstallError, UsageError
 from toolkit.hostsetup import apt
+from toolkit.images.host.kernel import Bind
 from toolkit.images.recipe.block import HOST_WHEELS
 from toolkit.model.base import Model
 from toolkit.text import logins
@@ -43,14 +44,6 @@ _APT_SETTING = re.compile(
     r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
     r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
 )
-
-
-class Bind(Model, frozen=True, kw_only=True):
-    """A file or directory of the machine, and its place in a step or a build."""
-
-    source: str
-    target: str
-    writable: bool = False
 
 
 class HostConfig(Model, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOSUID, NODEV, NOEXEC = 2, 4, 8
@@ -23,6 +23,14 @@ _NEWNS, _NEWUSER, _NEWPID = 0x20000, 0x10000000, 0x20000000
 _REC, _PRIVATE = 16384, 1 << 18
 _PARENT_DEATH_SIGNAL = 1  # of prctl
 _SOURCE = Path(__file__).resolve().parents[3]  # the directory of our own package
+
+
+class Bind(NamedTuple):
+    """A file or directory of the machine, and its place in a step or a build."""
+
+    source: str
+    target: str
+    writable: bool = False
 
 
 def module_command(module: str, *arguments: str) -> tuple[str, ...]:

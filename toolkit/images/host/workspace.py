@@ -22,8 +22,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.images.host.host_config import Bind
-from toolkit.images.host.kernel import namespace_command
+from toolkit.images.host.kernel import Bind, namespace_command
 from toolkit.images.host.mutex import require_writable
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.recipe.recipe import Space

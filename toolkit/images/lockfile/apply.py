@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 
 from toolkit.errors import MalformedInputError
-from toolkit.images.host.host_config import CERTIFICATES, ROOT, Bind, HostConfig
+from toolkit.images.host.host_config import CERTIFICATES, ROOT, HostConfig
+from toolkit.images.host.kernel import Bind
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.reproducible import BYTE_CODE

@@ -37,7 +37,8 @@ from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import LAST_STEPS
 from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config
-from toolkit.images.host.host_config import Bind, HostConfig
+from toolkit.images.host.host_config import HostConfig
+from toolkit.images.host.kernel import Bind
 from toolkit.images.lockfile.files import fetch_files
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts

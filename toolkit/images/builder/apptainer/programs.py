@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -15,15 +16,14 @@ from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
-from toolkit.images.host.host_config import ROOT, Bind, HostConfig, write_host_config
-from toolkit.images.host.kernel import module_command, namespace_command
+from toolkit.images.host.host_config import ROOT, HostConfig, write_host_config
+from toolkit.images.host.kernel import Bind, module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import SOURCES
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.model.base import to_json
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Packs two to three times faster than gzip, and unpacks faster.
@@ -86,7 +86,8 @@ def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
     """
     users, groups = namespace_ids()
     file = place.output / "step.json"
-    file.write_text(to_json(replace(step, users=users, groups=groups)), encoding="utf-8")
+    fields = step._replace(users=users, groups=groups)._asdict()
+    file.write_text(json.dumps(fields), encoding="utf-8")
     command = module_command("toolkit.images.builder.apptainer.sandbox", str(file))
     return follower.follow(command, clean_environment(), locks=place.locks)
 

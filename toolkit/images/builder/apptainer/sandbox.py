@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import shutil
 import stat
@@ -30,21 +31,21 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.images.builder.apptainer.inroot import resolve
 from toolkit.images.builder.apptainer.settle import list_byte_code, settle
-from toolkit.images.host.host_config import Bind
 from toolkit.images.host.kernel import (
     LIBC,
     NODEV,
     NOEXEC,
     NOSUID,
+    Bind,
     call,
     enter,
     in_user_namespace,
     mount,
 )
-from toolkit.model.base import Model, from_json
 
 # All that a directory or file is must be in the upper directory itself; ``userxattr`` implies
 # the other two options.
@@ -90,14 +91,14 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _JOIN_SESSION = 1
 
 
-class Lower(Model, frozen=True, kw_only=True):
+class Lower(NamedTuple):
     """An existing file system: a squashfs in a file from ``offset`` on, or a directory (None)."""
 
     path: str
     offset: int | None = None
 
 
-class SandboxStep(Model, frozen=True, kw_only=True):
+class SandboxStep(NamedTuple):
     """One step.
 
     Attributes:
@@ -121,12 +122,12 @@ class SandboxStep(Model, frozen=True, kw_only=True):
     """
 
     bubblewrap: str
-    users: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
     directory: str
     lowers: tuple[Lower, ...]
     upper: str
     command: tuple[str, ...]
+    users: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
     environment: dict[str, str] = {}
     binds: tuple[Bind, ...] = ()
     passing_binds: tuple[Bind, ...] = ()
@@ -135,6 +136,15 @@ class SandboxStep(Model, frozen=True, kw_only=True):
     byte_code: tuple[str, ...] = ()
     pack: tuple[str, ...] = ()
     changed: str = ""
+
+
+def read_step(file: Path) -> SandboxStep:
+    """Read a step that was written as JSON; a reader of models takes as long as a small step."""
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    fields["lowers"] = [Lower(*each) for each in fields["lowers"]]
+    for name in ("binds", "passing_binds"):
+        fields[name] = [Bind(*each) for each in fields[name]]
+    return SandboxStep(**fields)
 
 
 def run(step: SandboxStep) -> int:
@@ -327,7 +337,7 @@ def _copy_products(source: Path, target: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the step of a file; return its exit code."""
-    step = from_json(Path(arguments[0]).read_text(encoding="utf-8"), SandboxStep)
+    step = read_step(Path(arguments[0]))
     os.chdir(step.directory)
     os.umask(0o022)
     try:
