@@ -10,6 +10,7 @@ import pytest
 
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.header import PARTITION
+from toolkit.images.store.settings import inspect
 from toolkit.images.store.sif_files import normalize, partition_digest, read_descriptors
 from toolkit.images.store.signatures import fingerprint, is_signed
 
@@ -36,6 +37,15 @@ def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system"
     path.write_bytes(
         sif.build_header((4096, 4, 2), sif_id, time, "x86_64") + data.ljust(4096, b"\0") + b"from{}"
     )
+
+
+def test_the_labels_that_an_image_keeps_are_read_without_apptainer(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    path, text = tmp_path / "x.sif", b'{"data": {"attributes": {"labels": {"a": "b"}}}}'
+    path.write_bytes(
+        sif.build_header((4, 4, len(text)), b"1" * 16, 7, "x86_64") + b"....from" + text
+    )
+    assert inspect(path) == {"labels": {"a": "b"}, "environment": {}}
 
 
 def test_the_same_contents_become_the_same_file(tmp_path):
