@@ -109,3 +109,23 @@ def parse_inspection(answer: str | bytes) -> dict[str, dict[str, str]]:
         }
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {"labels": {}, "environment": {}}
+
+
+def add_object(path: Path, text: str, name: str, *options: str) -> None:
+    """Add a text to an unsigned SIF, in the group of its file system, which is signed as one.
+
+    Args:
+        path: the SIF; a file of the object's name is made beside it.
+        text: the text.
+        name: of the object.
+        options: of ``apptainer sif add``, which say its type.
+
+    Raises:
+        CommandFailedError, NeedsInstallError: Apptainer cannot do it.
+    """
+    file = path.with_name(name)
+    file.write_text(text, encoding="utf-8")
+    words = ["sif", "add", *options, "--groupid", "1", "--filename", name]
+    environment = {**os.environ, **NO_SETTINGS}
+    shell.run([shell.require_apptainer(), *words, path, file], env=environment)
+    file.unlink()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from toolkit import shell
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
@@ -98,28 +97,6 @@ def read_object(path: Path, data_type: int, name: str = "") -> bytes:
     """Read a text as ``SifFile.read``; errors as of ``open_sif``."""
     with open_sif(path) as image:
         return image.read(data_type, name)
-
-
-def add_object(path: Path, text: str, name: str, *options: str) -> None:
-    """Add a text to an unsigned SIF, in the group of its file system, which is signed as one.
-
-    Args:
-        path: the SIF; a file of the object's name is made beside it.
-        text: the text.
-        name: of the object.
-        options: of ``apptainer sif add``, which say its type.
-
-    Raises:
-        CommandFailedError, NeedsInstallError: Apptainer cannot do it.
-    """
-    from toolkit.images.store.settings import NO_SETTINGS  # a run adds nothing
-
-    file = path.with_name(name)
-    file.write_text(text, encoding="utf-8")
-    words = ["sif", "add", *options, "--groupid", "1", "--filename", name]
-    environment = {**os.environ, **NO_SETTINGS}
-    shell.run([shell.require_apptainer(), *words, path, file], env=environment)
-    file.unlink()
 
 
 def partition_digest(path: Path) -> str:

@@ -212,7 +212,8 @@ def seal(path: Path, manifest: Manifest, bill: str, epoch: int | None = None) ->
     Returns:
         The manifest as readers of the file get it.
     """
-    from toolkit.images.store.sif_files import add_object, normalize
+    from toolkit.images.store.settings import add_object
+    from toolkit.images.store.sif_files import normalize
 
     text = to_json(replace(manifest, sif_id="", size=0))
     add_object(path, text, MANIFEST, "--datatype", "6")
