@@ -171,7 +171,10 @@ def _writes_reports(case: Case, launch: Launch) -> bool:
     """
     if case.launcher is None or not case.launcher.writes_reports or ":" in case.run:
         return False
-    return not case.target.is_program or PurePosixPath(launch.program[0]).name.startswith("python")
+    if not case.target.is_program:
+        return True
+    name = PurePosixPath(launch.program[0]).name
+    return name.startswith("python") or name in case.launcher.starters
 
 
 def _origins(case: Case) -> dict[str, str]:
