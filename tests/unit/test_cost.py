@@ -171,7 +171,7 @@ def test_usage_since_before_there_were_computers(monkeypatch: pytest.MonkeyPatch
         return []
 
     monkeypatch.setattr(accounting, "ask", ask)
-    monkeypatch.setattr(cost, "find_cluster", lambda _: SimpleNamespace(access=None))
+    monkeypatch.setattr(cost, "find_cluster", lambda _: SimpleNamespace(client=None))
     done = CliRunner().invoke(cli, ["usage", "--since", "999999999999d"])
     assert done.exit_code == 0, done.exception
     assert f"--starttime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(0))}" in asked

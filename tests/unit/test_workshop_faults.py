@@ -20,6 +20,7 @@ from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import BaseImage
 from toolkit.model.site import Access
+from toolkit.slurm.client import Client
 from toolkit.workshops import checks
 from toolkit.workshops.rehearsal import accounts, rehearse, report, stage
 from toolkit.workshops.rehearsal.report import Attempt, Report
@@ -215,7 +216,7 @@ def test_a_controller_that_is_down_fails_the_check_of_slurm(tmp_path, monkeypatc
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(checks, "chosen", lambda _: SimpleNamespace(site="local"))
-    cluster = SimpleNamespace(access=Access(), site=SimpleNamespace(name="local"))
+    cluster = SimpleNamespace(client=Client(Access()), site=SimpleNamespace(name="local"))
     monkeypatch.setattr(checks, "find_cluster", lambda _: cluster)
     member: Any = SimpleNamespace(
         directory=tmp_path, joined=SimpleNamespace(source="."), contents=None

@@ -30,7 +30,6 @@ from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
 from toolkit.model.site import PartitionState
 from toolkit.planning.settings import chosen, find_cluster
-from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import partition_states, soonest
 from toolkit.units import human_size
 
@@ -121,7 +120,7 @@ def show(
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_cluster(site or chosen(Path.cwd()).site)
-    partitions = partition_states(Client(place.access), place.site, shape or None)
+    partitions = partition_states(place.client, place.site, shape or None)
     data = {"site": place.site.name, "partitions": [_whole(each) for each in partitions]}
     console.result(data, "\n".join(_lines(partitions, " ".join(shape))), as_json=as_json)
 

@@ -16,7 +16,6 @@ from toolkit.planning.settings import chosen, find_cluster
 from toolkit.runs import efficiency, status
 from toolkit.runs.run import Run, find
 from toolkit.slurm import accounting
-from toolkit.slurm.client import Client
 from toolkit.units import human_time, or_dash
 
 _BAR = 20  # characters
@@ -161,7 +160,7 @@ def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
     options = ["--allocations", "--duplicates", "--truncate", f"--starttime={start}"]
     options += [] if by == "partition" else ["--allusers"]
-    jobs = accounting.ask(Client(place.access), accounting.USAGE, *options)
+    jobs = accounting.ask(place.client, accounting.USAGE, *options)
     groups, states = accounting.usage(jobs, by, begin)
     if as_json:
         data = {by: groups, "state": states}

@@ -20,7 +20,6 @@ from toolkit.planning.settings import cluster_of, find_cluster
 from toolkit.rules import described
 from toolkit.sites import comment_example, comment_form
 from toolkit.sites.survey import against, draft, survey, within
-from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
 from toolkit.units import counted
 
@@ -74,7 +73,7 @@ def init(
     given = {"comment": comment, "account": account}
     options = [f"--{key}={value}" for key, value in given.items() if value is not None]
     with console.Steps() as steps:
-        answers = survey(Client(find_cluster(site).access), steps, probe=options if probe else None)
+        answers = survey(find_cluster(site).client, steps, probe=options if probe else None)
     text = draft(name, answers, date=date.today().isoformat())
     if dry_run:
         console.document(text)
@@ -107,7 +106,7 @@ def check(site: str, as_json: bool) -> int:
     differences = list(within(written))
     try:
         with console.Steps() as steps:
-            answers = survey(Client(cluster_of(written).access), steps)
+            answers = survey(cluster_of(written).client, steps)
         differences += against(written, answers)
         where = f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
     except SlurmUnreachableError as error:

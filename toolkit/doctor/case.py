@@ -169,7 +169,7 @@ def gather(
     except SlurmUnreachableError as error:
         case.no_site = error.cause
     else:
-        case.site, case.client = place.site, Client(place.access)
+        case.site, case.client = place.site, place.client
         local = access.local_name(place.site)
         if local is not None:
             case.has_simulated_gpus = not access.must_run(paths_of(local)).real_gpus
@@ -191,7 +191,7 @@ def gather(
     run_ranks = rank_runner(case.image.path, site, nodes, gpus, of_ranks, within=within)
     case.image_case = local_case(
         case.image,
-        site=site_offer(place, case.client) if place and case.client and nodes else None,
+        site=site_offer(place) if place and nodes else None,
         no_site=case.no_site,
         nodes=nodes,
         gpus=gpus,

@@ -138,13 +138,10 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
         origins=origins,
         target=target._replace(interpreter=INTERPRETERS.get(Path(target.script).suffix, "")),
         runtime=RUNTIMES.get(job.runtime or DEFAULT),
+        cluster=cluster.client if cluster.is_reachable else None,
         findings=tuple(unset),
         notes=(note,) if note else (),
     )
-    if cluster.is_reachable:
-        from toolkit.slurm.client import Client
-
-        case = case._replace(cluster=Client(cluster.access))
     case = case._replace(run=str(next_directory(cwd / (job.runs or "runs"), case.name)))
     binds, wrong = parse_binds(job.bind, str(cwd))
     return case._replace(binds=binds).with_findings(*(wrong if case.noun == "image" else ()))

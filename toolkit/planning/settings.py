@@ -25,6 +25,7 @@ from toolkit.model.base import BadDataError, convert, field_names
 from toolkit.model.job import Job, Project, SlurmValue
 from toolkit.model.site import Access, Site
 from toolkit.model.slurm_options import OPTIONS
+from toolkit.slurm.client import Client
 
 if TYPE_CHECKING:
     from toolkit.images.verify.case import SiteOffer
@@ -357,13 +358,13 @@ class Cluster(NamedTuple):
 
     Attributes:
         site: the cluster as its file describes it.
-        access: how Slurm's commands are called.
+        client: of its Slurm.
         origin: why it is this cluster.
         is_reachable: its Slurm can be called from this machine.
     """
 
     site: Site
-    access: Access
+    client: Client
     origin: str
     is_reachable: bool = True
 
@@ -387,7 +388,7 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
             )
         except _NOT_UP as error:
             if _has_slurm() and not os.environ.get("TOOLKIT_CLUSTER"):
-                return Cluster(sites.load("generic"), Access(), "the Slurm on PATH")
+                return Cluster(sites.load("generic"), Client(Access()), "the Slurm on PATH")
             step = error.next_step or ""
             if _has_slurm():  # but another one was named
                 raise SlurmUnreachableError(
@@ -408,7 +409,7 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
     except SlurmUnreachableError:
         if not dry_run or site.access == "local-cluster":
             raise
-        return Cluster(site, Access(), site.name, is_reachable=False)
+        return Cluster(site, Client(Access()), site.name, is_reachable=False)
 
 
 def cluster_of(site: Site) -> Cluster:
@@ -420,7 +421,7 @@ def cluster_of(site: Site) -> Cluster:
     if site.access == "local-cluster":
         return _local(site, local_access(default_name()), site.name)
     if _has_slurm():
-        return Cluster(site, Access(), site.name)
+        return Cluster(site, Client(Access()), site.name)
     with suppress(*_NOT_UP):
         access = local_access(default_name())
         if access.like == site.name:
@@ -437,11 +438,11 @@ def cluster_of(site: Site) -> Cluster:
 def _local(site: Site, access: Access, origin: str) -> Cluster:
     """Return the local cluster: as its file describes it, or as the site that it imitates."""
     if not access.like or site.name not in ("local", access.like):
-        return Cluster(site, access, origin)
+        return Cluster(site, Client(access), origin)
     from toolkit.localcluster.imitation import adapt_site
 
     site = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
-    return Cluster(site, access, f"{origin}, like {access.like}")
+    return Cluster(site, Client(access), f"{origin}, like {access.like}")
 
 
 def _has_slurm() -> bool:
@@ -458,7 +459,7 @@ def _has_slurm() -> bool:
     )
 
 
-def site_offer(place: Cluster, client: Client) -> SiteOffer:
+def site_offer(place: Cluster) -> SiteOffer:
     """Return what a site offers to images."""
     from toolkit.images.verify.case import SiteOffer  # a run verifies no image
 
@@ -466,7 +467,7 @@ def site_offer(place: Cluster, client: Client) -> SiteOffer:
     program = next((command for command in site.containers if shell.which(command)), None)
     if program is None and site.modules:
         program = site.container_command  # the module brings it, in the job
-    mpi = client.mpi_types() or ()
+    mpi = place.client.mpi_types()
     return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
 
 
@@ -480,11 +481,9 @@ def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer 
     Raises:
         ToolkitError: the site is required and cannot be reached.
     """
-    from toolkit.slurm.client import Client
-
     try:
         place = find_cluster(name)
-        return site_offer(place, Client(place.access)), ""
+        return site_offer(place), ""
     except ToolkitError as error:
         if required:
             raise

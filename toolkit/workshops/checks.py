@@ -19,7 +19,6 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Cluster, Layer, chosen, find_cluster
-from toolkit.slurm.client import Client
 from toolkit.text import one_line
 from toolkit.units import human_size
 from toolkit.workshops.join import Membership
@@ -34,7 +33,7 @@ def reach(directory: Path) -> Cluster | ToolkitError:
     """Return the cluster of a joined directory, or why it cannot be reached."""
     try:
         cluster = find_cluster(chosen(directory).site)
-        Client(cluster.access).partitions()  # unlike --version, it asks the controller
+        cluster.client.partitions()  # unlike --version, it asks the controller
     except ToolkitError as error:
         return error
     return cluster
@@ -96,7 +95,6 @@ def jobs(member: Membership) -> Iterator[Result]:
     if isinstance(cluster, ToolkitError):
         yield unchecked("Slurm does not answer")
         return
-    client = Client(cluster.access)
     for name in member.joined.exercises:
         if not (member.directory / name / "job.toml").is_file():
             continue
@@ -108,7 +106,7 @@ def jobs(member: Membership) -> Iterator[Result]:
         with tempfile.NamedTemporaryFile("w", dir=member.directory, suffix=".sbatch") as stream:
             stream.write(text)
             stream.flush()
-            answer = client.ask("sbatch", "--test-only", stream.name)
+            answer = cluster.client.ask("sbatch", "--test-only", stream.name)
         if answer.ok:
             start = re.search(r"to start at (\S{10,25})", answer.stderr)
             yield passed(f"{name}: {f'could start at {start[1]}' if start else 'accepted'}")
