@@ -137,17 +137,10 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
 
 
 def file_system(directory: Path) -> str:
-    """Return the type of the file system that a directory is on."""
-    file_system_type, path = "", directory.resolve()
-    longest = -1
-    for line in (
-        Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    ):
-        _, point, kind, *_ = line.split(" ")
-        mount = Path(point.encode().decode("unicode_escape"))
-        if path.is_relative_to(mount) and len(mount.parts) >= longest:
-            file_system_type, longest = kind, len(mount.parts)
-    return file_system_type
+    """Return the type of the file system that a directory is on; empty if it is not known."""
+    words = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", directory)
+    listed = shell.run(words, check=False).stdout.split()
+    return listed[-1] if listed else ""  # the last one is mounted over the others
 
 
 def sweep(images: Path) -> None:
