@@ -362,6 +362,21 @@ def test_a_line_without_end_is_kept_short(tmp_path):
     assert len(log) < 600_000
 
 
+def test_what_cannot_be_removed_now_is_removed_by_a_later_build(tmp_path, monkeypatch):
+    program = tmp_path / "rm"
+    program.write_text('#!/bin/sh\n[ "${3##*/}" = held ] || exec /bin/rm "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(shell, "_program", lambda name, _: program if name == "rm" else name)
+    monkeypatch.setattr(os, "getuid", lambda: 0)  # it is not tried again with subordinate ids
+    images = tmp_path / "images"
+    with workspace.workspace(images) as place:
+        (place.output / "held").touch()
+    assert {path.name for path in place.output.iterdir()} == {"held", workspace.MARKER}
+    monkeypatch.undo()
+    workspace.sweep(images)
+    assert list(images.iterdir()) == []
+
+
 def test_a_password_renames_no_package(tmp_path):
     follower = Follower("tiny", tmp_path / "log", Silent())
     follower.secrets = ("numpy",)

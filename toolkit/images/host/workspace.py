@@ -220,8 +220,9 @@ def _remove_abandoned(directory: Path) -> None:
 def clear(directory: Path) -> None:
     """Remove a build's directory, its marker last: what is left without it is never removed."""
     with suppress(OSError):
-        remove(*(entry for entry in directory.iterdir() if entry.name != MARKER))
-    remove(directory)
+        if remove(*(entry for entry in directory.iterdir() if entry.name != MARKER)):
+            (directory / MARKER).unlink(missing_ok=True)
+            directory.rmdir()
 
 
 def remove(*paths: Path) -> bool:
