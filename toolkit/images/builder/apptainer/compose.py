@@ -1,8 +1,8 @@
 """Compose one SIF of a base and the layers on it.
 
 Their data are written one after the other, and then tables that know all of them. The data are
-copied, not packed. Those of the base are copied while the steps run; if the file system can, both
-share them (reflink: XFS, Btrfs).
+copied, not packed, each while later steps run; a file system that can has image and base share
+theirs (reflink: XFS, Btrfs).
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import struct
-import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from threading import Event
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
-from toolkit.images.builder.follow import start, stop
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.graft import graft
@@ -35,20 +33,22 @@ from toolkit.images.sif.tables import (
 )
 from toolkit.images.store.sif_files import normalize, sif_errors
 
-_CHUNK = 4 << 20  # bytes that are copied at once
+_CHUNK = 64 << 20  # bytes that are copied at once; a build that ends waits for them
 _PAGE = 4096
 
 
-def _append(path: str, start: int, stop: int, target: BinaryIO) -> None:
-    """Append these bytes of a file to another one."""
+def _append(path: str, start: int, stop: int, target: FileIO, over: Event) -> None:
+    """Append these bytes of a file to another one, until ``over`` is set."""
     with Path(path).open("rb") as source:
-        source.seek(start)
-        while start < stop:
-            data = source.read(min(stop - start, _CHUNK))
-            if not data:
+        while start < stop and not over.is_set():
+            count = min(stop - start, _CHUNK)
+            try:
+                copied = os.copy_file_range(source.fileno(), target.fileno(), count, start)
+            except OSError:  # file systems that cannot do it by themselves; or the disk is full
+                copied = target.write(os.pread(source.fileno(), count, start))
+            if not copied:
                 raise OSError(f"{path} is shorter than it was")
-            target.write(data)
-            start += len(data)
+            start += copied
 
 
 def open_squashfs(path: str) -> tuple[int, Reader]:
@@ -108,61 +108,62 @@ def normalize_times(path: Path, since: int, time: int) -> None:
         normalize(path, time)
 
 
-@contextmanager
-def copying(base: str, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """Copy a base to a new file meanwhile; yield the program that does it."""
-    command = ("cp", "--reflink=auto", "--no-preserve=all", base, str(target))
-    with start(command, os.environ) as process:
-        try:
-            yield process
-        finally:
-            stop(process)
-
-
-def write_image(
-    target: Path,
-    paths: Sequence[str],
-    texts: tuple[str, str],
-    time: int,
-    copy: subprocess.Popen[str],
-) -> None:
-    """Write a SIF of a base and of the layers on it.
+def append(target: Path, path: str, over: Event) -> Tables:
+    """Append the data of the base, or of a layer on what is there; return its tables.
 
     Args:
-        target: The SIF.
+        target: The SIF, which does not exist before its base is appended.
+        path: The base or the layer.
+        over: Set when nobody wants the result any more.
+
+    Raises:
+        MalformedInputError: It cannot be built upon; gives the reason.
+        OSError: The disk is full, or the file became shorter.
+    """
+    tables = read_image_tables(path)
+    first, _ = open_squashfs(path)
+    start = first + SUPERBLOCK_SIZE if target.exists() else 0
+    target.touch()
+    with target.open("r+b", buffering=0) as file:  # not "ab", to which the kernel copies nothing
+        file.seek(0, os.SEEK_END)
+        _append(path, start, first + tables.data_end, file, over)
+    return tables
+
+
+def finish(
+    target: Path,
+    paths: Sequence[str],
+    layers: Sequence[Tables],
+    texts: tuple[str, str],
+    time: int,
+) -> None:
+    """Make a SIF of the data that were appended.
+
+    Args:
+        target: What has the data.
         paths: The base, and the layers from the lowest on. The last one only adds files: it says
             nothing of the directories that they are in.
+        layers: The tables of each.
         texts: The definition, and the text of Apptainer's ``inspect``, which are kept beside the
             file system.
         time: The time of the image's creation, in seconds since 1970.
-        copy: What ``copying`` yields.
 
     Raises:
         MalformedInputError: A layer cannot be put on what is below it.
-        OSError: The disk is full, or a file became shorter.
+        OSError: The disk is full.
     """
-    tables = read_image_tables(paths[0])
+    tables, end = layers[0], target.stat().st_size
     first, _ = open_squashfs(paths[0])
-    data_end, parts = first + tables.data_end, []
-    for path in paths[1:]:
-        layer = read_image_tables(path)
-        parts.append((path, layer.data_end))
+    for path, layer in zip(paths[1:], layers[1:], strict=True):
         with sif_errors(path, "a layer cannot be put on the base: "):
             graft(tables, layer, SUPERBLOCK_SIZE, only_adds=path == paths[-1])
     superblock, tail = write_tables(tables)
+    assert end == first + tables.data_end
     size = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
     definition, metadata = (text.encode() for text in texts)
     sizes = (size, len(definition), len(metadata))
-    is_copied = copy.wait() == 0
-    with target.open("r+b" if is_copied else "w+b") as file:
-        if not is_copied:  # this time with the reason for the failure
-            _append(paths[0], 0, data_end, file)
-        file.seek(file.truncate(data_end))
-        for path, last in parts:
-            _append(path, SUPERBLOCK_SIZE, last, file)
-        end = file.tell()
-        assert end == first + tables.data_end
-        header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine(), first)
+    header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine(), first)
+    with target.open("r+b") as file:
         for position, data in (
             (0, header + superblock),
             (end, tail),
