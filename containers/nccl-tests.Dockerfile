@@ -20,7 +20,7 @@ RUN set -ex; \
     export PATH=/opt/nccl-tests:$PATH; \
     echo '==> nccl-tests: v2.13.6'; \
     mkdir -p /opt/wheels /opt/nccl-tests; \
-    cp /mnt/wheels/nccl-tests-v2.13.6.tar /opt/wheels/ 2>/dev/null || git clone --depth 1 --branch v2.13.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
+    cp /mnt/wheels/nccl-tests-v2.13.6.tar /opt/wheels/ 2>/dev/null || env ${SSL_CERT_FILE:+"GIT_SSL_CAINFO=$SSL_CERT_FILE"} git clone --depth 1 --branch v2.13.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
     if [ -d /opt/nccl-tests-source ]; then \
         make -C /opt/nccl-tests-source -j"$(nproc)" MPI=1 MPI_HOME=/usr/local/mpi CUDA_HOME=/usr/local/cuda; \
         tar -C /opt/nccl-tests-source/build -cf /opt/wheels/nccl-tests-v2.13.6.tar .; \
@@ -79,7 +79,7 @@ RUN set -ex; \
 
 ENV PATH="/opt/nccl-tests:$PATH"
 LABEL toolkit.recipe="nccl-tests"
-LABEL toolkit.recipe-hash="9cfc7b8572ad83a64d366e05aea326a164fb81a001594fdb1e8def90a6af7907"
+LABEL toolkit.recipe-hash="bc0843c34d4fdc381031beebb69448657a46a1ca2410114cfb41a2ca475e178d"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

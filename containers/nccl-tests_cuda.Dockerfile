@@ -150,7 +150,7 @@ RUN set -ex; \
     echo '==> nccl-tests-build: v2.19.6'; \
     mkdir -p /opt/wheels; \
     mkdir -p /opt/wheels /opt/nccl-tests; \
-    cp /mnt/wheels/nccl-tests-v2.19.6.tar /mnt/wheels/nccl-tests.gpu-code /opt/wheels/ 2>/dev/null || git clone --depth 1 --branch v2.19.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
+    cp /mnt/wheels/nccl-tests-v2.19.6.tar /mnt/wheels/nccl-tests.gpu-code /opt/wheels/ 2>/dev/null || env ${SSL_CERT_FILE:+"GIT_SSL_CAINFO=$SSL_CERT_FILE"} git clone --depth 1 --branch v2.19.6 https://github.com/NVIDIA/nccl-tests.git /opt/nccl-tests-source; \
     if [ -d /opt/nccl-tests-source ]; then \
         . /opt/cuda-build.sh; export NVCC_APPEND_FLAGS="-Xlinker -rpath -Xlinker $NCCL_HOME/lib"; \
         make -C /opt/nccl-tests-source -j"$(nproc)" MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi CUDA_HOME=$CUDA_HOME CUDARTLIB=cudart_static; \
@@ -738,17 +738,18 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null & forked=$!  # beside the others' \
         'check openmpi sh openmpi.sh' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
         'check nccl-tests sh nccl_tests.sh /opt/nccl-tests/all_reduce_perf' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="0beb84a1083024023ed441144a3f41bdd287296a3c9b30f4d33bfd34411b970d"
+LABEL toolkit.recipe-hash="6b4e94bbb55da05095dd39562c8c1c846ee5e990baecafaf75dbecba8f673182"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -411,14 +411,15 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'horovod horovod.torch'"'"' '"'"'imports imports.py horovod horovod.torch'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'horovod horovod.torch'"'"' '"'"'imports imports.py horovod horovod.torch'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' </dev/null & forked=$!  # beside the others' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="176d84682472a472068d45e12e97d77511dac3955e00e3368eee1f9a43a65fda"
+LABEL toolkit.recipe-hash="3950df80057f35c963523319d202b2be585de2eda84d841a6f3c72f5756630e8"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -690,16 +690,17 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null & forked=$!  # beside the others' \
         'check openmpi sh openmpi.sh' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda"
-LABEL toolkit.recipe-hash="32926bacc5da4dcc386fe457bbc376ca470fa4a1df32567db0c142ec1ae5626f"
+LABEL toolkit.recipe-hash="32cf12279df1e023d0bad7f0e1ac227229876321b49d68b44a6a59e42b403487"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -691,16 +691,17 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_70 sm_75 sm_80 sm_86 sm_90'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_70 sm_75 sm_80 sm_86 sm_90'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null & forked=$!  # beside the others' \
         'check openmpi sh openmpi.sh' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda12"
-LABEL toolkit.recipe-hash="a14c4a03b1ad371a0bb5c47e62359b09fbed7eea6d63006445f12ed4e9adfd6d"
+LABEL toolkit.recipe-hash="b1aea9c3996e2a58becea4c8ae8e8aeec6ff7cffa692ed3a016f34535947ad4a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -260,14 +260,15 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'imports imports.py torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'user-site user_site.py'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'imports imports.py torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'user-site user_site.py'"'"' </dev/null & forked=$!  # beside the others' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="ec7b55fbc6df9c651679aa4030c8485e60c5b5ce60497fafea01243df7faea68"
+LABEL toolkit.recipe-hash="791357cd932f9a3de1599c5746bc66495b6a99b0ba771c30ac0871b640784f4a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

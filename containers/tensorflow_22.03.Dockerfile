@@ -373,15 +373,16 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'horovod horovod.tensorflow'"'"' '"'"'imports imports.py horovod horovod.tensorflow'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo nccl'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'horovod horovod.tensorflow'"'"' '"'"'imports imports.py horovod horovod.tensorflow'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo nccl'"'"' </dev/null & forked=$!  # beside the others' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
         'check ranks-gloo timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 ranks.py horovod gloo 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_22.03"
-LABEL toolkit.recipe-hash="b773a507de9daa5ee110dba620ab6a2de4fcd79999b378dffdb20b16adc1b8d7"
+LABEL toolkit.recipe-hash="533bcee876486e1ea928f3d40fb23ab204fb6e4422e3ffb3ae170c6477f36f81"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

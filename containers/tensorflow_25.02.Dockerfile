@@ -373,15 +373,16 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'horovod horovod.tensorflow'"'"' '"'"'imports imports.py horovod horovod.tensorflow'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo nccl'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'horovod horovod.tensorflow'"'"' '"'"'imports imports.py horovod horovod.tensorflow'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo nccl'"'"' </dev/null & forked=$!  # beside the others' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
         'check ranks-gloo timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 ranks.py horovod gloo 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_25.02"
-LABEL toolkit.recipe-hash="221037bfdff1660131ba4e972bae7352aba84140bccbc546eb8262cc9c8bb9f4"
+LABEL toolkit.recipe-hash="f91a86448f72d177e3b3c8f63f8578f60978bd305d4efe0096577961f95fa749"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -591,10 +591,11 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'tensorflow numpy horovod horovod.tensorflow tf_keras sklearn'"'"' '"'"'imports imports.py tensorflow numpy horovod horovod.tensorflow tf_keras sklearn'"'"' '"'"'user-site user_site.py'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'tensorflow numpy horovod horovod.tensorflow tf_keras sklearn'"'"' '"'"'imports imports.py tensorflow numpy horovod horovod.tensorflow tf_keras sklearn'"'"' '"'"'user-site user_site.py'"'"' '"'"'horovod-build horovod_build.py tensorflow , mpi gloo'"'"' </dev/null & forked=$!  # beside the others' \
         'check openmpi sh openmpi.sh' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
         'check ranks-gloo timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 ranks.py horovod gloo 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
@@ -603,7 +604,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="e3b9848c7f094f52af88b65190eb58a90650fe2f1d14f8b37c5a71ad99089a32"
+LABEL toolkit.recipe-hash="fab8af77cd674aaa6d035f5543646519eff38a48b803a7755545f2a99e5fcf56"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -728,16 +728,17 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null || status=1' \
+        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate'"'"' '"'"'user-site user_site.py'"'"' '"'"'gpu-code gpu_code.py sm_75 sm_80 sm_86 sm_90 sm_100 sm_120'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo nccl'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' '"'"'check-build check_build.py'"'"' </dev/null & forked=$!  # beside the others' \
         'check openmpi sh openmpi.sh' \
         'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
+        'wait "$forked" || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="trainers_cuda"
-LABEL toolkit.recipe-hash="09f73ea36d0f1182b22c8280f8ef01712da70186f20909b61d46e707b46e986b"
+LABEL toolkit.recipe-hash="f1f433844e5db19f77272f559e1c748f278dd5dca7f3a921ce867306e13e2aaf"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -311,7 +311,10 @@ class NcclTests(Block, frozen=True, kw_only=True):
         earlier = f"{HOST_WHEELS}/{quote_word(archive)}"
         if by_step:  # without its list it is compiled again
             earlier += f" {HOST_WHEELS}/nccl-tests.gpu-code"
-        clone = f"git clone --depth 1 --branch {quote_word(self.version)} {quote_word(self.source)}"
+        # The certificates of the building machine, of which git asks under a name of its own.
+        trusted = 'env ${SSL_CERT_FILE:+"GIT_SSL_CAINFO=$SSL_CERT_FILE"}'
+        words = ("clone", "--depth", "1", "--branch", self.version, self.source)
+        clone = f"{trusted} git {quote_words(words)}"
         checked = (
             (f'test "$(git -C {_CLONE} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
         )
