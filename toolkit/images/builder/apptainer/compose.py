@@ -109,12 +109,12 @@ def normalize_times(path: Path, since: int, time: int) -> None:
 
 
 def append(target: Path, path: str, over: Event) -> Tables:
-    """Append the data of the base, or of a layer on what is there; return its tables.
+    """Append the data of the base, or of a layer on those below it; return its tables.
 
     Args:
         target: The SIF, which does not exist before its base is appended.
         path: The base or the layer.
-        over: Set when nobody wants the result any more.
+        over: Set when the build has ended.
 
     Raises:
         MalformedInputError: It cannot be built upon; gives the reason.
