@@ -13,7 +13,8 @@ from tests.cluster.image_fixtures import real_image
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
 
-pytestmark = pytest.mark.long  # 3 GB, and a quarter of an hour where it has to be built
+# 3 GB, and a quarter of an hour where it has to be built.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 CODES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 # Programs that compile, archives and headers of CUDA (Triton and numpy have small ones of their own), and libraries that must be

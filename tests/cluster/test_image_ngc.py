@@ -16,7 +16,8 @@ from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
 
-pytestmark = pytest.mark.long  # a base of 6 GB for each, and ten minutes of compiling
+# A base of 6 GB for each, and ten minutes of compiling.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 
 # What is loaded, and the GPU architectures of the machine code: of the library, and of all that the compiler knows.
 LOOK = """\
