@@ -14,7 +14,11 @@ from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
 
 # 3 GB, and a quarter of an hour where it has to be built.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow("it may have to build the image"),
+    pytest.mark.timeout(3600),
+]
 
 CODES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 # Programs that compile, archives and headers of CUDA (Triton and numpy have small ones of their own), and libraries that must be

@@ -17,7 +17,11 @@ from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
 
 # A base of 6 GB for each, and ten minutes of compiling.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow("it compiles Horovod for all GPUs that its CUDA knows"),
+    pytest.mark.timeout(5400),
+]
 
 # What is loaded, and the GPU architectures of the machine code: of the library, and of all that the compiler knows.
 LOOK = """\
