@@ -26,23 +26,31 @@ def render(plan: Plan, labels: Mapping[str, str]) -> str:
         *_head(plan, "final" if plan.build else None),
         *((f"%files from build\n    {WHEELS} {WHEELS}",) if plan.build else ()),
         "%post\n" + "\n".join((*_post(plan, plan.steps), *leave, "", *_files(plan))),
-        _section("environment", _environment(plan)),
-        _section("labels", (f"{name} {value}" for name, value in sorted(labels.items()))),
-        _section("runscript", ('exec "$@"',)),
-        _section("test", (f"exec sh {CHECKS}/run",)),
+        *(f"%{name}\n{text}" for name, text in metadata(plan, labels).items()),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def metadata(plan: Plan, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the sections of a definition that Apptainer keeps in the image, by their names."""
+    sections = {
+        "environment": _environment(plan),
+        "labels": (f"{name} {value}" for name, value in sorted(labels.items())),
+        "runscript": ('exec "$@"',),
+        "test": (f"exec sh {CHECKS}/run",),
+    }
+    return {name: _indented(lines) for name, lines in sections.items()}
 
 
 def _head(plan: Plan, stage: str | None) -> Iterator[str]:
     base = plan.base.output()
     yield "\n".join((*base.header, *((f"Stage: {stage}",) if stage else ())))
     if base.setup:
-        yield _section("setup", base.setup)
+        yield f"%setup\n{_indented(base.setup)}"
 
 
-def _section(name: str, lines: Iterable[str]) -> str:
-    return f"%{name}\n" + "\n".join(f"    {line}" for line in lines)
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _comment(plan: Plan) -> Iterator[str]:

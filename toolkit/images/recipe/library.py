@@ -166,6 +166,15 @@ def plan_recipe(name: str, recipe: Recipe, directory: Path = Path()) -> Plan:
     return make_plan(name, recipe, read_check_scripts(), sources)
 
 
+def labels(plan: Plan) -> dict[str, str]:
+    """Return the labels that the image of a recipe gets."""
+    return {
+        "toolkit.recipe": plan.name,
+        "toolkit.recipe-hash": hash_recipe(plan),
+        "toolkit.version": __version__,
+    }
+
+
 def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str:
     """Return the definition of a recipe, as it is committed and as it is built.
 
@@ -178,13 +187,8 @@ def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str
         form: one of ``FORMATS``.
         base: the exact base to take in place of the recipe's.
     """
-    labels = {
-        "toolkit.recipe": plan.name,
-        "toolkit.recipe-hash": hash_recipe(plan),
-        "toolkit.version": __version__,
-    }
     module: Any = import_module(FORMATS[form][0])
-    text: str = module.render(replace(plan, base=base) if base else plan, labels)
+    text: str = module.render(replace(plan, base=base) if base else plan, labels(plan))
     return text
 
 

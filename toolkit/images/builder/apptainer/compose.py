@@ -2,22 +2,25 @@
 
 Their data are written one after the other, and then tables that know all of them. The data are
 copied, not packed, each while later steps run; a file system that can has image and base share
-theirs (reflink: XFS, Btrfs).
+theirs (reflink: XFS, Btrfs). The last layer has the metadata as Apptainer writes them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from io import FileIO
 from pathlib import Path
 from threading import Event
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
+from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.graft import graft
@@ -35,6 +38,8 @@ from toolkit.images.store.sif_files import normalize, sif_errors
 
 _CHUNK = 64 << 20  # bytes that are copied at once; a build that ends waits for them
 _PAGE = 4096
+_SCHEMA = "org.label-schema."
+_ENVIRONMENT = ".singularity.d/env/90-environment.sh"
 
 
 def _append(path: str, start: int, stop: int, target: FileIO, over: Event) -> None:
@@ -128,6 +133,72 @@ def append(target: Path, path: str, over: Event) -> Tables:
         file.seek(0, os.SEEK_END)
         _append(path, start, first + tables.data_end, file, over)
     return tables
+
+
+def inherited_labels(
+    base: Mapping[str, str], builder: str, machine: str, now: datetime
+) -> dict[str, str]:
+    """Return the labels of the base, and Apptainer's own in place of the base's."""
+    time = f"{now.hour}:{now.minute}:{now.second}"
+    own = {
+        f"{_SCHEMA}build-arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+        f"{_SCHEMA}build-date": f"{now:%A}_{now.day}_{now:%B_%Y}_{time}_UTC",
+        f"{_SCHEMA}schema-version": "1.0",
+        f"{_SCHEMA}usage.apptainer.version": builder.rpartition(" ")[2],
+    }
+    return {**base, **own}
+
+
+def write_metadata(
+    directory: Path,
+    kept: Mapping[str, str],
+    labels: Mapping[str, str],
+    files: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> str:
+    """Write the metadata files into a directory that becomes a layer.
+
+    As in Apptainer, the definition's variables are set after those of the base.
+
+    Args:
+        directory: An empty directory.
+        kept: The image's definition, ``deffile``, and sections of it, as of ``metadata``.
+        labels: The image's labels.
+        files: The texts of further files of the image, by path.
+        environment: The scripts of the base that set variables, by path.
+
+    Returns:
+        The text of ``inspect-metadata.json``, which holds the same facts.
+    """
+    labels = dict(sorted(labels.items()))
+    before = environment.get(f"/{_ENVIRONMENT}") or "#!/bin/sh"
+    variables = f"{before}\n\n{kept['environment']}\n"
+    scripts = {name: f"#!/bin/sh\n\n{kept[name]}\n" for name in ("runscript", "test")}
+    programs = {
+        _ENVIRONMENT: variables,
+        **{f".singularity.d/{name}": text for name, text in scripts.items()},
+    }
+    texts = {
+        ".singularity.d/labels.json": json.dumps(labels, indent="\t"),
+        ".singularity.d/Singularity": kept["deffile"],
+        **{name.lstrip("/"): text for name, text in files.items()},
+    }
+    for name, text in {**programs, **texts}.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if name in programs else 0o644)
+    for inner in (path for path in directory.rglob("*") if path.is_dir()):
+        inner.chmod(0o755)
+    for path in (directory, *directory.rglob("*")):
+        os.utime(path, (EPOCH, EPOCH))
+    attributes: dict[str, object] = {
+        "environment": {**environment, f"/{_ENVIRONMENT}": variables},
+        "labels": labels,
+        "deffile": kept["deffile"],
+        **scripts,
+    }
+    return json.dumps({"data": {"attributes": attributes}, "type": "container"})
 
 
 def finish(

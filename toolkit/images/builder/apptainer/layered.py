@@ -23,7 +23,7 @@ from threading import Event
 
 from toolkit import shell
 from toolkit.errors import NO_SPACE
-from toolkit.images.builder.apptainer import compose, identity
+from toolkit.images.builder.apptainer import compose
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome, make_base
 from toolkit.images.builder.apptainer.programs import (
     LAYER_PACKING,
@@ -41,6 +41,8 @@ from toolkit.images.host import host_config
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.host.kernel import Bind
 from toolkit.images.lockfile.files import fetch_files
+from toolkit.images.recipe import library
+from toolkit.images.recipe.apptainer_def import metadata
 from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.plan import Step
@@ -271,16 +273,18 @@ class _LayeredBuild:
         when = self.lock.epoch if self.lock else int(time.time())
         now = datetime.fromtimestamp(when, timezone.utc)
         self.builder, machine = program_version(), platform.machine()
-        labels = identity.labels(definition, base.note.facts, self.builder, machine, now)
+        own = library.labels(self.task.plan)
+        labels = compose.inherited_labels(base.note.facts, self.builder, machine, now) | own
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
         environment = inspect(base.path)["environment"]
-        metadata = identity.write(directory, definition, labels, self.plan.files, environment)
+        kept = {**metadata(self.plan, own), "deffile": definition}
+        text = compose.write_metadata(directory, kept, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
         layers = [copy.result() for copy in (*self._copies, self.copy(str(layer)))]
-        compose.finish(self.place.sif, paths, layers, (definition, metadata), when)
+        compose.finish(self.place.sif, paths, layers, (definition, text), when)
 
     def outcome(self) -> BuildOutcome:
         """Return the outcome of the build."""
