@@ -24,6 +24,7 @@ from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, NoSpac
 from toolkit.images.builder import build as building
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
+from toolkit.images.builder.apptainer.sandbox import SandboxStep
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import BuildTask
@@ -394,6 +395,35 @@ def test_without_bubblewrap_there_are_no_layers(tmp_path, monkeypatch):
         follower = Follower("tiny", tmp_path / "log", Silent())
         reason = programs.why_no_layers(place, follower)
     assert reason == "bubblewrap is not installed (toolkit setup installs it)"
+
+
+def test_that_layers_work_is_tested_once_until_a_step_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(shell, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(programs, "namespace_ids", lambda: ((), ()))
+    monkeypatch.setattr(shell, "run", lambda words, **_: shell.Result(tuple(words), 0, "", ""))
+    codes: list[int] = []
+    monkeypatch.setattr(Follower, "follow", lambda *_, **__: codes.pop(0))
+
+    def asked(*given: int, step: bool = False) -> str:
+        codes[:] = given
+        with workspace.workspace(tmp_path / "images") as place:
+            follower = Follower("tiny", tmp_path / "log", Silent())
+            if not step:
+                return programs.why_no_layers(place, follower)
+            made = SandboxStep("bwrap", "/", (), "u0", ("true",))
+            return str(programs.run_step(made, place, follower))
+
+    assert asked(7) == "the test of it ended with 7"
+    assert asked(0) == asked() == ""
+    assert asked(0, step=True) == "0"
+    assert asked() == ""
+    assert asked(1, step=True) == "1"
+    assert asked(7) == "the test of it ended with 7"
+    (proof,) = (asked(0), *(tmp_path / "images/.cache").glob(".layers-*"))[1:]
+    proof.unlink()
+    proof.symlink_to(tmp_path / "elsewhere")
+    assert asked(0) == ""
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(tmp_path, monkeypatch):

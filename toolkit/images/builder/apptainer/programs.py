@@ -18,6 +18,7 @@ from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import ROOT, HostConfig, write_host_config
 from toolkit.images.host.kernel import Bind, module_command, namespace_command
+from toolkit.images.host.mutex import make_directory, open_lock
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import SOURCES
@@ -49,6 +50,8 @@ _NO_BUBBLEWRAP = "bubblewrap is not installed (toolkit setup installs it)"
 def why_no_layers(place: Workspace, follower: Follower) -> str:
     """Return why steps cannot be confined to layers here, found out before any runs; else empty.
 
+    That they can is believed until the machine starts again or a step fails.
+
     Raises:
         ForbiddenError: This user has no subordinate ids.
         NeedsInstallError: ``mksquashfs`` is not installed.
@@ -61,6 +64,9 @@ def why_no_layers(place: Workspace, follower: Follower) -> str:
     bubblewrap = shell.which("bwrap")
     if bubblewrap is None:
         return _NO_BUBBLEWRAP
+    proof = _proof(place)
+    if proof.exists():
+        return ""
     directory, layer = place.scratch / "probe", place.output / "probe.sqfs"
     directory.mkdir()
     shell.run(["mksquashfs", directory, layer, *LAYER_PACKING])
@@ -75,7 +81,18 @@ def why_no_layers(place: Workspace, follower: Follower) -> str:
     code = run_step(step, place, follower)
     lines = [line.removeprefix("toolkit: ") for line in follower.reader.tail]
     follower.reader = Reader([])  # what a test prints is no part of the build
-    return "; ".join(lines) or f"the test of it ended with {code}" if code else ""
+    if code != 0:
+        return "; ".join(lines) or f"the test of it ended with {code}"
+    with suppress(ForbiddenError, OSError):  # then the next build tests it again
+        make_directory(proof.parent)
+        os.close(open_lock(proof))  # follows no link
+    return ""
+
+
+def _proof(place: Workspace) -> Path:
+    """Return the empty file by which a build knows that a test has passed for this user."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return place.images / f".cache/.layers-{boot}-{os.getuid()}"
 
 
 def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
@@ -89,7 +106,11 @@ def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
     fields = step._replace(users=users, groups=groups)._asdict()
     file.write_text(json.dumps(fields), encoding="utf-8")
     command = module_command("toolkit.images.builder.apptainer.sandbox", str(file))
-    return follower.follow(command, clean_environment(), locks=place.locks)
+    code = follower.follow(command, clean_environment(), locks=place.locks)
+    if code != 0:
+        with suppress(OSError):
+            _proof(place).unlink()
+    return code
 
 
 def fence_command(
