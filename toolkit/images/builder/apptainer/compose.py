@@ -151,7 +151,7 @@ def inherited_labels(
 
 def write_metadata(
     directory: Path,
-    kept: Mapping[str, str],
+    sections: Mapping[str, str],
     labels: Mapping[str, str],
     files: Mapping[str, str],
     environment: Mapping[str, str],
@@ -162,7 +162,7 @@ def write_metadata(
 
     Args:
         directory: An empty directory.
-        kept: The image's definition, ``deffile``, and sections of it, as of ``metadata``.
+        sections: The image's definition, ``deffile``, and sections of it, as of ``metadata``.
         labels: The image's labels.
         files: The texts of further files of the image, by path.
         environment: The scripts of the base that set variables, by path.
@@ -172,15 +172,15 @@ def write_metadata(
     """
     labels = dict(sorted(labels.items()))
     before = environment.get(f"/{_ENVIRONMENT}") or "#!/bin/sh"
-    variables = f"{before}\n\n{kept['environment']}\n"
-    scripts = {name: f"#!/bin/sh\n\n{kept[name]}\n" for name in ("runscript", "test")}
+    variables = f"{before}\n\n{sections['environment']}\n"
+    scripts = {name: f"#!/bin/sh\n\n{sections[name]}\n" for name in ("runscript", "test")}
     programs = {
         _ENVIRONMENT: variables,
         **{f".singularity.d/{name}": text for name, text in scripts.items()},
     }
     texts = {
         ".singularity.d/labels.json": json.dumps(labels, indent="\t"),
-        ".singularity.d/Singularity": kept["deffile"],
+        ".singularity.d/Singularity": sections["deffile"],
         **{name.lstrip("/"): text for name, text in files.items()},
     }
     for name, text in {**programs, **texts}.items():
@@ -195,7 +195,7 @@ def write_metadata(
     attributes: dict[str, object] = {
         "environment": {**environment, f"/{_ENVIRONMENT}": variables},
         "labels": labels,
-        "deffile": kept["deffile"],
+        "deffile": sections["deffile"],
         **scripts,
     }
     return json.dumps({"data": {"attributes": attributes}, "type": "container"})

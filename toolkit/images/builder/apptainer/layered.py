@@ -279,8 +279,8 @@ class _LayeredBuild:
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
         environment = inspect(base.path)["environment"]
-        kept = {**metadata(self.plan, own), "deffile": definition}
-        text = compose.write_metadata(directory, kept, labels, self.plan.files, environment)
+        sections = {**metadata(self.plan, own), "deffile": definition}
+        text = compose.write_metadata(directory, sections, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
         layers = [copy.result() for copy in (*self._copies, self.copy(str(layer)))]
