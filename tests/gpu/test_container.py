@@ -12,7 +12,7 @@ ROUNDS = 2
 
 
 @pytest.mark.usefixtures("cluster", "gpus")
-def test_the_container_computes_as_fast_as_the_host(place, small_image, record_property):
+def test_the_container_computes_beside_the_host(place, small_image, record_property):
     """Training in a container with --nv, beside the same on the host: samples per second, in turns."""
     script = SCRIPTS / "throughput.py"
     host, inside = [], []

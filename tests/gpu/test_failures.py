@@ -28,6 +28,7 @@ def test_a_failure_is_named(kind, start):
     assert ran.code != 0, ran.text
     match = ran.explain()["match"]
     assert match["rule"] == RULES[kind], ran.text
+    assert match["sure"] != "possible"
 
 
 @pytest.mark.usefixtures("gpus")

@@ -147,6 +147,13 @@ def test_an_unknown_failure_says_so_and_shows_the_earliest_lines():
     assert found.suspicious == ("1| the flux capacitor failed", "1| more failed")
 
 
+def test_the_lines_of_the_rank_that_failed_first_come_first_in_an_array_too():
+    lines = [Line("the flux capacitor failed", "n1", rank, element=2) for rank in (*range(12), 30)]
+    found = explain(Evidence(tuple(lines), "FAILED", 9, first_rank=30), RULES)
+    assert found.suspicious[:2] == tuple(f"{label}| {lines[0].text}" for label in ("2.30", "2.0"))
+    assert found.suspicious[-1] == "... and 5 more"
+
+
 @pytest.mark.parametrize(
     ("log", "launcher", "is_matched"), [("boom", "ray", True), ("boom", "", True), ("boom", "torchrun", False), ("boom\nfine", "ray", False)]
 )  # fmt: skip

@@ -68,7 +68,8 @@ def test_pips_settings_are_those_of_an_install(pip_files, monkeypatch):
     assert read_pip_settings()["proxy"] == "http://p"
     assert read_pip_settings()["index-url"] == "https://0"
     assert {"global.proxy='http://p'", "global.index-url='https://0'"} <= {*_list_by_pip().split()}
-    pip_files("prefix/pip.conf", "[global]\nindex-url = https://prefix\nproxy = x\n")
+    text = "[global]\nindex-url = https://p\nindex_url = https://prefix\nproxy = x\n"
+    pip_files("prefix/pip.conf", text)
     assert (
         read_pip_settings().items() >= {"index-url": "https://prefix", "proxy": "http://p"}.items()
     )
@@ -78,6 +79,11 @@ def test_pips_settings_are_those_of_an_install(pip_files, monkeypatch):
     assert (
         read_pip_settings().items() >= {"timeout": "3", "retries": "7", "proxy": "http://p"}.items()
     )
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # of whom /etc/passwd says nothing
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    assert read_pip_settings()["index-url"] == "https://prefix"
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     assert read_pip_settings() == {"timeout": "3", "retries": "7"}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
+from threading import Event
 
+from toolkit.images.builder.apptainer.compose import append
 from toolkit.images.sif.graft import (
     CHARACTER_DEVICE,
     DIRECTORY,
@@ -78,3 +81,14 @@ def test_a_layer_that_only_adds_leaves_directories_as_they_are():
         assert struct.unpack_from("<Q", base.export, 8 * (inode.number - 1))[0] == entry.inode
         owners[entry.name] = struct.unpack_from("<I", base.ids, 4 * inode.owner)[0]
     assert owners == {b"a": 0, b"new": 33}
+
+
+def test_data_are_appended_also_by_a_python_that_cannot_ask_the_kernel(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "copy_file_range")
+    (tmp_path / "base").write_bytes(base := Image({"a": {}}).bytes)
+    (tmp_path / "layer").write_bytes(layer := Image({"a": {}, "new": {}}).bytes)
+    ends = [
+        append(tmp_path / "sif", str(tmp_path / name), Event()).data_end
+        for name in ("base", "layer")
+    ]
+    assert (tmp_path / "sif").read_bytes() == base[: ends[0]] + layer[SUPERBLOCK_SIZE : ends[1]]

@@ -71,6 +71,7 @@ def cases() -> dict[str, Case]:
         "torchrun-notify": make_case({"notify": "https://hooks.example/T0KEN", "env": {"HF_TOKEN": "hf_secret"}, "secret": ("HF_TOKEN",)}),
         "torchrun-staged": make_case({"stage_image": True}, version="0f3a-428126100"),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
+        "torchrun-module": make_case({"launcher": "torchrun", "arguments": ("-m", "pkg.train")}, script="python3", is_program=True),
         "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
         "spawn": make_case({"launcher": "spawn", "arguments": ("data", "--epochs", "3")}, source=IMAGENET, script="main.py"),

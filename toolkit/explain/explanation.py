@@ -286,19 +286,22 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
 
     The lines of the rank that failed first come first.
     """
-    by_label: dict[str, list[str]] = {}
+    by_label: dict[str, list[Line]] = {}
     for entry in evidence.entries:
         if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text):
-            by_label.setdefault(entry.label, []).append(entry.text.rstrip())
-    first = str(evidence.first_rank)
-    # Ranks by their numbers, then hosts.
-    labels = sorted(by_label, key=lambda label: (not label.isdigit(), len(label), label))
-    labels = sorted(labels, key=lambda label: label != first)
-    for label in labels[:_MOST_RANKS]:
-        begin = "" if is_plain(evidence) else f"{label}| "
-        yield from (begin + redacted(text) for text in by_label[label][:_LINES_EACH])
-    if len(labels) > _MOST_RANKS:
-        yield f"... and {len(labels) - _MOST_RANKS} more"
+            by_label.setdefault(entry.label, []).append(entry)
+
+    def place(lines: list[Line]) -> tuple[object, ...]:
+        """Ranks by their numbers, then hosts."""
+        rank = lines[0].rank
+        return rank != evidence.first_rank, rank is None, rank or 0, lines[0].label
+
+    sources = sorted(by_label.values(), key=place)
+    for lines in sources[:_MOST_RANKS]:
+        begin = "" if is_plain(evidence) else f"{lines[0].label}| "
+        yield from (begin + redacted(line.text.rstrip()) for line in lines[:_LINES_EACH])
+    if len(sources) > _MOST_RANKS:
+        yield f"... and {len(sources) - _MOST_RANKS} more"
 
 
 def _searched(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:

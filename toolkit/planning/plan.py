@@ -173,7 +173,8 @@ def _writes_reports(case: Case, launch: Launch) -> bool:
         return False
     if not case.target.is_program:
         return True
-    name = PurePosixPath(launch.program[0]).name
+    word = next(word for word in launch.program if not word.startswith("-"))  # torchrun's options
+    name = PurePosixPath(word).name
     return name.startswith("python") or name in case.launcher.starters
 
 

@@ -29,7 +29,6 @@ from toolkit.slurm.client import Client
 
 if TYPE_CHECKING:
     from toolkit.images.verify.case import SiteOffer
-    from toolkit.slurm.client import Client
 
 SENT = ".toolkit-sent"  # in a tree on a login node: its toolkit.toml names the way to itself
 VARIABLE = "TOOLKIT_"

@@ -129,26 +129,28 @@ def read_pip_settings() -> dict[str, str]:
         ConfigError: pip cannot read a file of its configuration either; without it, packages would
             be looked for elsewhere.
     """
-    parser = RawConfigParser()
-    parser.optionxform = _option_name  # type: ignore[method-assign, assignment]
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
     for file in _pip_files():
+        parser = RawConfigParser()
         try:
             parser.read(file)
         except (ConfigParserError, UnicodeDecodeError) as error:
             raise ConfigError(
                 "pip cannot read its configuration",
-                place=str(file),
+                place=file,
                 details=str(error).splitlines(),
                 next_step="fix that file, or name another: PIP_CONFIG_FILE",
             ) from None
+        for section, values in sections.items():
+            if section in parser:
+                values |= {_option_name(name): value for name, value in parser[section].items()}
     environment = {
         _option_name(name.removeprefix("PIP_")): value
         for name, value in os.environ.items()
         if name.startswith("PIP_")
     }
     settings: dict[str, str] = {}
-    files = (parser[section] for section in ("global", "install") if section in parser)
-    for values in (*files, environment):  # the weakest first
+    for values in (*sections.values(), environment):  # the weakest first
         for name in (*_USED_SETTINGS, *_CERTIFICATE_SETTINGS):
             if value := values.get(name):
                 settings[name] = value
@@ -160,7 +162,7 @@ def _option_name(name: str) -> str:
     return name.lower().replace("_", "-").removeprefix("--")
 
 
-def _pip_files() -> tuple[Path, ...]:
+def _pip_files() -> tuple[str, ...]:
     """Return the files that pip reads, the weakest first ("Configuration" in its documentation)."""
     chosen = os.environ.get("PIP_CONFIG_FILE", "")
     if chosen == os.devnull:
@@ -171,7 +173,7 @@ def _pip_files() -> tuple[Path, ...]:
     if not chosen or not Path(chosen).exists():
         files += ["~/.pip/pip.conf", f"{home}/pip/pip.conf"]
     files += [f"{sys.prefix}/pip.conf", *filter(None, [chosen])]
-    return tuple(Path(file).expanduser() for file in files)
+    return tuple(map(os.path.expanduser, files))  # which leaves ~ to a user without a home
 
 
 def _certificates(settings: Mapping[str, str]) -> str | None:

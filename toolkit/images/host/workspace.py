@@ -138,6 +138,8 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
 
 def file_system(directory: Path) -> str:
     """Return the type of the file system that a directory is on; empty if it is not known."""
+    if shell.which("findmnt") is None:
+        return ""
     words = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", directory)
     listed = shell.run(words, check=False).stdout.split()
     return listed[-1] if listed else ""  # the last one is mounted over the others

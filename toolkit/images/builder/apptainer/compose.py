@@ -49,7 +49,9 @@ def _append(path: str, start: int, stop: int, target: FileIO, over: Event) -> No
             count = min(stop - start, _CHUNK)
             try:
                 copied = os.copy_file_range(source.fileno(), target.fileno(), count, start)
-            except OSError:  # file systems that cannot do it by themselves; or the disk is full
+            # File systems that cannot do it by themselves, a Python made for an older C library, or
+            # the disk is full.
+            except (OSError, AttributeError):
                 copied = target.write(os.pread(source.fileno(), count, start))
             if not copied:
                 raise OSError(f"{path} is shorter than it was")
@@ -119,7 +121,7 @@ def append(target: Path, path: str, over: Event) -> Tables:
     Args:
         target: The SIF, which does not exist before its base is appended.
         path: The base or the layer.
-        over: Set when the build has ended.
+        over: Set when the build has ended, or a copy has failed.
 
     Raises:
         MalformedInputError: It cannot be built upon; gives the reason.
@@ -131,7 +133,11 @@ def append(target: Path, path: str, over: Event) -> Tables:
     target.touch()
     with target.open("r+b", buffering=0) as file:  # not "ab", to which the kernel copies nothing
         file.seek(0, os.SEEK_END)
-        _append(path, start, first + tables.data_end, file, over)
+        try:
+            _append(path, start, first + tables.data_end, file, over)
+        except OSError:
+            over.set()  # what comes later is of no use, and would take the space of the steps
+            raise
     return tables
 
 

@@ -153,6 +153,9 @@ class _LayeredBuild:
     def _take(self, entry: CacheEntry) -> None:
         self.used.append(entry)
         self._copies.append(self.copy(entry.path))
+        for copy in self._copies:
+            if copy.done():
+                copy.result()  # raises why it failed, before further steps run
 
     def _find(self, kind: str, key: str) -> CacheEntry | None:
         """Return the cache's entry for the next layer, if it may be used."""
