@@ -7,7 +7,7 @@ PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
 # Much of a test is to wait: for Slurm, for an image, for a node that is gone.
-WORKERS := 4
+WORKERS := 6
 # How long each test took stays in build/.
 PARALLEL = --junitxml build/$@.xml -n $(WORKERS) --dist
 # Of real programs: a file's tests share a worker, and so its cluster and images; what takes longest begins (tests/conftest.py).
@@ -46,7 +46,7 @@ CUDA := pytorch_cuda pytorch_cuda12 tensorflow_cuda trainers_cuda ray_cuda deeps
 images-cuda: setup ## build the images for GPUs that need no login and no GPU to build: CUDA=NAMES for some of them (40 GB of disk)
 	@for name in $(CUDA); do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (17 minutes on two cores)
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (12 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 

@@ -64,7 +64,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(docked, docker_engine, ngc_stand
         assert done.returncode == 0, done.stderr
         known = manifest_in(image)
         own = known["verified"][: len(_CHECKS[recipe])]
-        assert [check["name"] for check in own] == _CHECKS[recipe]
+        assert sorted(check["name"] for check in own) == sorted(_CHECKS[recipe])
         assert all(check["outcome"] == "passed" for check in own)
         assert known["builder"].startswith(f"{engine} ")
         assert known["base"]["reference"] == library.load(recipe).base.output().dockerfile
