@@ -81,9 +81,10 @@ def runner(calls: Iterable[CheckCall], modules: Iterable[str], directory: str = 
     known = tuple(calls)
     forked = [quote_word(f"{call.name} {call.command}") for call in known if call.is_python]
     words = " ".join(("python3", _FORKED, quote_word(" ".join(modules)), *forked))
-    lines = [f"{words} </dev/null & forked=$!  # beside the others"] if forked else []
-    lines += [f"check {call.name} {call.command}" for call in known if not call.is_python]
-    lines += ['wait "$forked" || status=1'] if forked else []
+    lines = [f"check {call.name} {call.command}" for call in known if not call.is_python]
+    if forked:
+        begin = f"{words} </dev/null & forked=$!  # beside the others"
+        lines = [begin, *lines, 'wait "$forked" || status=1']
     text = "".join(f"{line}\n" for line in lines)
     return f"{_RUNNER.replace(CHECKS, directory)}{text}exit $status\n"
 
