@@ -173,7 +173,9 @@ def _pip_files() -> tuple[str, ...]:
     if not chosen or not Path(chosen).exists():
         files += ["~/.pip/pip.conf", f"{home}/pip/pip.conf"]
     files += [f"{sys.prefix}/pip.conf", *filter(None, [chosen])]
-    return tuple(map(os.path.expanduser, files))  # which leaves ~ to a user without a home
+    # A user may have no home; a directory "~" of the current one may be another user's.
+    paths = map(os.path.expanduser, files)
+    return tuple(path for path in paths if path == chosen or Path(path).is_absolute())
 
 
 def _certificates(settings: Mapping[str, str]) -> str | None:
