@@ -56,16 +56,15 @@ CMD ["true"]
 EXPOSE 80
 """
 ODD = """\
-# escape=`
 FROM registry.example.org/stand-in/importing:1
 ENV legacy a  b "c"
-RUN echo one && `
+RUN echo one && \\
     echo "back\\slash $legacy" > /escaped
 RUN	printf '%s\\n' "a	tab" '{{ braces }}' "it's" > /odd
 RUN umask > /umask; ln -s /odd /link; ln /odd /hard; mkdir -m 700 /closed; touch '/a b'
 WORKDIR /srv
 COPY . .
-ENV LIST=one`
+ENV LIST=one\\
 two
 """
 

@@ -78,13 +78,6 @@ class Context:
                 f"the files to copy cannot be read: {reason}", place=str(sources[0])
             ) from None
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file of this text."""
-        path = self.target / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o644)
-
     @cached_property
     def _sent(self) -> set[str]:
         """The paths that Docker takes by ``.dockerignore``, and the directories above them."""

@@ -45,6 +45,7 @@ _PLAIN_BASES = re.compile(
 # image, sets them.
 _NEVER_SET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
 _EMPTY = {name: f"UNSET_{name}" for name in _NEVER_SET}
+_HEREDOC = re.compile(r"(?:\A|\s)\d{0,9}<<-?['\"]?[A-Za-z_]")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 # Packages of the finished image that lack what they need; each where its program is there.
 _PIP_CHECK = {"pip": "if command -v pip >/dev/null; then pip check; fi"}
@@ -92,7 +93,7 @@ class DockerfileImport:
             ConfigError: A step needs what no recipe carries.
             UsageError: The file has several stages.
         """
-        for instruction in read_instructions(text, self.path.name):
+        for instruction in read_instructions(text):
             if not self.base and instruction.name not in ("FROM", "ARG"):
                 raise self._refuse(instruction, "it is before FROM")
             if instruction.name in ALTERNATIVES:
@@ -101,6 +102,8 @@ class DockerfileImport:
             try:
                 if instruction.name not in _HANDLED:
                     raise ValueError(f"{instruction.name} is no instruction that is known here")
+                if instruction.name in ("RUN", "COPY", "ADD") and _HEREDOC.search(instruction.text):
+                    raise ValueError("a heredoc: write its text as a file, COPY it, and RUN it")
                 getattr(self, f"_{instruction.name.lower()}")(instruction)
             except ValueError as error:
                 raise self._refuse(instruction, str(error)) from None
@@ -275,25 +278,10 @@ class DockerfileImport:
         if instruction.words:
             options["program"] = list(instruction.words)
         else:
-            options |= encode_command(self._command(instruction))
+            options |= encode_command(instruction.text)
             if self._program != ("/bin/sh", "-c"):
                 options["program"] = list(self._program)
         self._add_step(instruction, "shell", **options)
-
-    def _command(self, instruction: Instruction) -> str:
-        """Return the command of a RUN; a heredoc alone is the command itself."""
-        text, heredocs = instruction.text, instruction.heredocs
-        if not heredocs:
-            return text
-        if len(text.split()) > 1:
-            return "\n".join((text, *(f"{doc.text}{doc.name}" for doc in heredocs)))
-        if heredocs[0].text.startswith("#!"):
-            raise self._refuse(
-                instruction,
-                "a heredoc with a line #! is a program of its own",
-                "write it by COPY, and run it",
-            )
-        return heredocs[0].text
 
     def _add(self, instruction: Instruction) -> None:
         for word in (instruction.words or split_words(instruction.text))[:-1]:
@@ -321,9 +309,6 @@ class DockerfileImport:
             self._report_assumed_base(instruction)
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = f"{target.rstrip('/')}/" if into else target
-        if instruction.heredocs:
-            self._copy_texts(instruction, words, path)
-            return
         place = f"{self.path}:{instruction.line}"
         sources = [
             source
@@ -339,24 +324,6 @@ class DockerfileImport:
             step["source"] += f"/{copies[0].name}"
         if not copies:
             self.steps.remove(step)
-
-    def _copy_texts(self, instruction: Instruction, words: list[str], path: str) -> None:
-        if not all(word.startswith("<<") for word in words):
-            raise self._refuse(instruction, "files and heredocs in one line", "write two lines")
-        for doc in instruction.heredocs:
-            text = doc.text
-            if not doc.is_literal:
-                if "\\" in text:
-                    raise self._refuse(
-                        instruction,
-                        "it holds a backslash, which may escape something",
-                        f"quote the name: <<'{doc.name}'",
-                    )
-                quoted = text.replace('"', '\\"')  # in a heredoc, quotes mean nothing
-                text = to_literal(to_expanding(f'"{quoted}"', {}), self._known)
-            step = self._add_copy(instruction, path)
-            self.context.write(f"{step['name']}/{doc.name}", text)
-            step["source"] += f"/{doc.name}"
 
     def _add_copy(self, instruction: Instruction, path: str) -> dict[str, Any]:
         """Add a step that copies the directory of the files of its name, and return it."""

@@ -1,34 +1,14 @@
-"""Read a Dockerfile as BuildKit reads it. Pure.
+"""Read the instructions of a Dockerfile, with their lines and flags, as BuildKit does. Pure.
 
-It reads instructions with their lines, heredocs and flags. The rules are those of moby/buildkit,
-``frontend/dockerfile/parser``.
+The rules are those of moby/buildkit, ``frontend/dockerfile/parser``. Heredocs are not read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-
-from toolkit.errors import ConfigError
-
-_DIRECTIVE = re.compile(
-    r"#[ \t]{0,20}(?P<key>[A-Za-z]{1,40})[ \t]{0,20}=[ \t]{0,20}(?P<value>\S{1,400})[ \t]*\Z"
-)
-_HEREDOC = re.compile(
-    r"\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)\Z"
-)
-_WITH_HEREDOCS = ("RUN", "COPY", "ADD")
-
-
-class Heredoc(NamedTuple):
-    """A heredoc: its name, whether its text is taken literally, and the text."""
-
-    name: str
-    is_literal: bool
-    text: str
 
 
 class Instruction(NamedTuple):
@@ -39,7 +19,6 @@ class Instruction(NamedTuple):
         name: in capitals.
         text: all after the name and the flags, on one line.
         flags: ``{"chown": "me"}``.
-        heredocs: that follow it.
         words: of the JSON form; None: it has the shell form.
     """
 
@@ -47,7 +26,6 @@ class Instruction(NamedTuple):
     name: str
     text: str
     flags: dict[str, str]
-    heredocs: tuple[Heredoc, ...]
     words: tuple[str, ...] | None
 
     @property
@@ -56,46 +34,21 @@ class Instruction(NamedTuple):
         return f"{self.name} {self.text}"[:120]
 
 
-def read_instructions(text: str, place: str) -> tuple[Instruction, ...]:
-    """Read a Dockerfile.
-
-    Args:
-        text: of it.
-        place: its name, for messages.
-
-    Raises:
-        ConfigError: A heredoc does not end.
-    """
+def read_instructions(text: str) -> tuple[Instruction, ...]:
+    """Read a Dockerfile."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    escape = _escape(lines)
     result: list[Instruction] = []
     number = 0
     while number < len(lines):
-        first, whole = number, ""
-        number, whole = _logical(lines, number, escape)
+        first = number + 1
+        number, whole = _logical(lines, number)
         if whole.strip():
             name, flags, rest = _taken_apart(whole.strip())
-            heredocs, number = (
-                _heredocs(lines, number, rest, f"{place}:{first + 1}")
-                if name in _WITH_HEREDOCS
-                else ((), number)
-            )
-            result.append(Instruction(first + 1, name, rest, flags, heredocs, _json(rest)))
+            result.append(Instruction(first, name, rest, flags, _json(rest)))
     return tuple(result)
 
 
-def _escape(lines: Sequence[str]) -> str:
-    """Return the character that continues a line, which the first comments may change."""
-    for line in lines:
-        match = _DIRECTIVE.match(line.strip())
-        if match is None:
-            return "\\"
-        if match["key"].lower() == "escape" and match["value"] in ("`", "\\"):
-            return match["value"]
-    return "\\"
-
-
-def _logical(lines: Sequence[str], number: int, escape: str) -> tuple[int, str]:
+def _logical(lines: Sequence[str], number: int) -> tuple[int, str]:
     """Return the number of the next line, and a line with its continuations, without comments."""
     whole = ""
     while number < len(lines):
@@ -106,7 +59,7 @@ def _logical(lines: Sequence[str], number: int, escape: str) -> tuple[int, str]:
                 break
             continue
         stripped = line.rstrip(" \t")
-        if not stripped.endswith(escape):
+        if not stripped.endswith("\\"):
             return number, whole + line
         whole += stripped[:-1]
         if not whole.strip():
@@ -131,24 +84,3 @@ def _json(text: str) -> tuple[str, ...] | None:
         return msgspec.json.decode(text, type=tuple[str, ...])
     except (ValueError, RecursionError):
         return None
-
-
-def _heredocs(
-    lines: Sequence[str], number: int, text: str, place: str
-) -> tuple[tuple[Heredoc, ...], int]:
-    """Return the heredocs that a line begins, and the number of the line after them."""
-    heredocs: list[Heredoc] = []
-    for match in filter(None, (_HEREDOC.search(word) for word in text.split())):
-        body: list[str] = []
-        while True:
-            if number >= len(lines):
-                raise ConfigError(f"the heredoc {match['name']} does not end", place=place)
-            line = lines[number].lstrip("\t") if match["dash"] else lines[number]
-            number += 1
-            if line == match["name"]:
-                break
-            body.append(line)
-        heredocs.append(
-            Heredoc(match["name"], bool(match["quote"]), "".join(f"{line}\n" for line in body))
-        )
-    return tuple(heredocs), number
