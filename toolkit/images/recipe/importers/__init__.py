@@ -63,6 +63,7 @@ def import_file(path: Path, files: Path) -> ImportedRecipe:
         )
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {files.stem}.toml",
+        "# Steps begin in / as root, whatever the base image says: WORKDIR and USER change that.",
         f"summary = {toml_value(f'from {path.name}')}",
         "",
         "[base]",

@@ -35,12 +35,6 @@ ALTERNATIVES = {
 }
 _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
-# Images that begin in / as root, by repository.
-_PLAIN_BASES = re.compile(
-    r"(docker\.io/)?(library/)?(debian|ubuntu|alpine|python|fedora|centos|rockylinux|almalinux"
-    r"|busybox|gcc|buildpack-deps|continuumio/miniconda3|condaforge/miniforge3|nvidia/cuda"
-    r"|amazonlinux|archlinux|r-base)|nvcr\.io/nvidia/cuda"
-)
 # No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
 # image, sets them.
 _NEVER_SET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
@@ -84,7 +78,6 @@ class DockerfileImport:
         self._as_user = ""
         self._user_line: Instruction | None = None
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
-        self._is_plain = False  # the base is known to begin in / as root
 
     def run(self, text: str) -> None:
         """Import everything.
@@ -131,15 +124,6 @@ class DockerfileImport:
             UnsupportedLine(line=instruction.line, text=instruction.shown, instead=instead)
         )
 
-    def _report_assumed_base(self, instruction: Instruction) -> None:
-        if not self._is_plain:
-            self._is_plain = True
-            self._report(
-                instruction,
-                "the base image may begin in another directory than /, or as another user: "
-                "then write WORKDIR and USER first",
-            )
-
     def _add_step(self, instruction: Instruction, block: str, **options: Any) -> None:
         number = sum(
             step.get("name", "").split("-")[:2] == ["line", str(instruction.line)]
@@ -184,12 +168,9 @@ class DockerfileImport:
                 "release": release.release,
             }
             self.steps.append({"block": "workdir", "path": "/workspace"})  # where these begin
-            self._is_plain = True
             return
         image, _, digest = reference.partition("@")
         self.base = {"kind": "docker", "image": image, **({"digest": digest} if digest else {})}
-        repository = image.rpartition(":")[0] or image
-        self._is_plain = bool(_PLAIN_BASES.fullmatch(repository))
 
     def _arg(self, instruction: Instruction) -> None:
         machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -253,10 +234,7 @@ class DockerfileImport:
 
     def _workdir(self, instruction: Instruction) -> None:
         path = posixpath.normpath(self._expand(instruction, instruction.text))
-        if not path.startswith("/"):
-            self._report_assumed_base(instruction)
         self._add_step(instruction, "workdir", path=path)
-        self._is_plain = True  # from here on the directory is the file's own
 
     def _user(self, instruction: Instruction) -> None:
         self._as_user = self._expand(instruction, instruction.text.strip())
@@ -273,7 +251,6 @@ class DockerfileImport:
                 raise self._refuse(
                     instruction, f"a recipe has no --{flag}", "write the RUN without it"
                 )
-        self._report_assumed_base(instruction)
         options: dict[str, Any] = {"user": self._as_user} if self._as_user else {}
         if instruction.words:
             options["program"] = list(instruction.words)
@@ -305,8 +282,6 @@ class DockerfileImport:
         if len(words) < 2:
             raise self._refuse(instruction, "it needs a source and a target")
         target = self._expand(instruction, words.pop())
-        if not target.startswith("/"):
-            self._report_assumed_base(instruction)
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = f"{target.rstrip('/')}/" if into else target
         place = f"{self.path}:{instruction.line}"
