@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import posixpath
 import re
 from pathlib import Path
@@ -34,7 +33,6 @@ ALTERNATIVES = {
     "VOLUME": "bind a directory when the job runs: --bind",
 }
 _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 # No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
 # image, sets them.
 _NEVER_SET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
@@ -157,9 +155,8 @@ class DockerfileImport:
                 "a recipe begins with an image that has a shell",
                 "FROM debian:bookworm, or another image",
             )
-        machine = _MACHINES.get(platform.machine(), platform.machine())
-        if machine not in instruction.flags.get("platform", machine):
-            raise self._refuse(instruction, f"images are built for this machine, {machine}")
+        if "platform" in instruction.flags:
+            self._report(instruction, "nothing: images are built for the machine that builds them")
         release = catalogue.find_by_name(reference)
         if release is not None:
             self.base = {
@@ -173,10 +170,6 @@ class DockerfileImport:
         self.base = {"kind": "docker", "image": image, **({"digest": digest} if digest else {})}
 
     def _arg(self, instruction: Instruction) -> None:
-        machine = _MACHINES.get(platform.machine(), platform.machine())
-        kinds = {"ARCH": machine, "OS": "linux", "PLATFORM": f"linux/{machine}", "VARIANT": ""}
-        of_platform = {f"{side}{k}": v for side in ("TARGET", "BUILD") for k, v in kinds.items()}
-        defaults = of_platform | self._globals
         for word in split_words(instruction.text):
             name, equals, text = word.partition("=")
             if not self.base:
@@ -187,8 +180,8 @@ class DockerfileImport:
             elif equals:
                 value = self._expand(instruction, text)
                 self._set_variables({name: value}, build=True)
-            elif name in defaults:
-                self._set_variables({name: escape_expanding(defaults[name])}, build=True)
+            elif name in self._globals:
+                self._set_variables({name: escape_expanding(self._globals[name])}, build=True)
             else:
                 self._report(
                     instruction,
