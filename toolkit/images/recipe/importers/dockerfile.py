@@ -74,7 +74,6 @@ class DockerfileImport:
         self._set = set[str]()  # by ENV
         self._renamed = dict(_EMPTY)
         self._as_user = ""
-        self._user_line: Instruction | None = None
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
 
     def run(self, text: str) -> None:
@@ -100,11 +99,6 @@ class DockerfileImport:
                 raise self._refuse(instruction, str(error)) from None
         if not self.base:
             raise ConfigError("the file has no FROM", place=str(self.path))
-        if self._user_line is not None and self._as_user.partition(":")[0] not in ("", "root", "0"):
-            self._report(
-                self._user_line,
-                "nothing: its commands ran as this user, and a job runs as the user who started it",
-            )
         commands = [step for step in self.steps if step["block"] == "shell"]
         if commands:
             # NVIDIA's images have conflicts of their own.
@@ -231,7 +225,6 @@ class DockerfileImport:
 
     def _user(self, instruction: Instruction) -> None:
         self._as_user = self._expand(instruction, instruction.text.strip())
-        self._user_line = instruction
 
     def _shell(self, instruction: Instruction) -> None:
         if not instruction.words:
