@@ -35,8 +35,7 @@ ALTERNATIVES = {
 _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
 # No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
 # image, sets them.
-_NEVER_SET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
-_EMPTY = {name: f"UNSET_{name}" for name in _NEVER_SET}
+_NEVER_SET = {"HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD"}
 _HEREDOC = re.compile(r"(?:\A|\s)\d{0,9}<<-?['\"]?[A-Za-z_]")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 # Packages of the finished image that lack what they need; each where its program is there.
@@ -72,7 +71,6 @@ class DockerfileImport:
         self._globals: dict[str, str] = {}  # of ARG before FROM
         self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
-        self._renamed = dict(_EMPTY)
         self._as_user = ""
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
 
@@ -124,12 +122,17 @@ class DockerfileImport:
         name = f"line-{instruction.line}" + (f"-{number + 1}" if number else "")
         self.steps.append({"block": block, "name": name, **options})
 
-    def _expand(self, instruction: Instruction, text: str) -> str:
-        """Return a text of the file as an expanding value."""
-        value = to_expanding(text, self._renamed)
-        if not list_names(value).isdisjoint(_EMPTY.values()):
-            names = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
-            self._report(instruction, f"{names}: write the path")
+    def _expand(self, text: str) -> str:
+        """Return a text of the file as an expanding value.
+
+        Raises:
+            ValueError: It names a variable that is empty in a Dockerfile, and not in an image.
+        """
+        value = to_expanding(text)
+        known = {name for step in self.steps for name in step.get("variables", ())}
+        empty = list_names(value) & (_NEVER_SET - known)
+        if empty:
+            raise ValueError(f"{' '.join(empty)} is empty in a Dockerfile: write the path or name")
         return value
 
     def _from(self, instruction: Instruction) -> None:
@@ -142,7 +145,7 @@ class DockerfileImport:
                 "such as horovod",
             )
         words = split_words(instruction.text) or [""]
-        reference = to_literal(to_expanding(words[0], {}), self._globals)
+        reference = to_literal(to_expanding(words[0]), self._globals)
         if reference in ("", "scratch"):
             raise self._refuse(
                 instruction,
@@ -168,11 +171,11 @@ class DockerfileImport:
             name, equals, text = word.partition("=")
             if not self.base:
                 if equals:
-                    self._globals[name] = to_literal(to_expanding(text, {}), self._globals)
+                    self._globals[name] = to_literal(to_expanding(text), self._globals)
             elif name in self._set:
                 continue  # what ENV sets goes before
             elif equals:
-                value = self._expand(instruction, text)
+                value = self._expand(text)
                 self._set_variables({name: value}, build=True)
             elif name in self._globals:
                 self._set_variables({name: escape_expanding(self._globals[name])}, build=True)
@@ -188,7 +191,7 @@ class DockerfileImport:
         if words and "=" not in words[0]:
             name, _, text = instruction.text.partition(" ")
             pairs = [(name, text.strip())]
-        values = {name: self._expand(instruction, text) for name, text in pairs}
+        values = {name: self._expand(text) for name, text in pairs}
         names = list(values)
         if any(list_names(values[name]) & {*names[:at]} for at, name in enumerate(names)):
             # All values of a line are made of what earlier lines set.
@@ -196,8 +199,6 @@ class DockerfileImport:
             values = {name: f"${{NEW_{name}}}" for name in names}
         self._set_variables(values)
         self._set |= values.keys()
-        for name in values:
-            self._renamed.pop(name, None)
 
     def _set_variables(self, values: dict[str, str], *, build: bool = False) -> None:
         """Add a step that sets variables, given as expanding values."""
@@ -220,11 +221,11 @@ class DockerfileImport:
         )
 
     def _workdir(self, instruction: Instruction) -> None:
-        path = posixpath.normpath(self._expand(instruction, instruction.text))
+        path = posixpath.normpath(self._expand(instruction.text))
         self._add_step(instruction, "workdir", path=path)
 
     def _user(self, instruction: Instruction) -> None:
-        self._as_user = self._expand(instruction, instruction.text.strip())
+        self._as_user = self._expand(instruction.text.strip())
 
     def _shell(self, instruction: Instruction) -> None:
         if not instruction.words:
@@ -267,7 +268,7 @@ class DockerfileImport:
         words = list(instruction.words or split_words(instruction.text))
         if len(words) < 2:
             raise self._refuse(instruction, "it needs a source and a target")
-        target = self._expand(instruction, words.pop())
+        target = self._expand(words.pop())
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = f"{target.rstrip('/')}/" if into else target
         place = f"{self.path}:{instruction.line}"
@@ -275,7 +276,7 @@ class DockerfileImport:
             source
             for word in words
             for source in self.context.list_sources(
-                to_literal(to_expanding(word, {}), self._known), place
+                to_literal(to_expanding(word), self._known), place
             )
         ]
         is_file = len(sources) == 1 and not sources[0].is_dir() and not into
@@ -289,7 +290,7 @@ class DockerfileImport:
     def _add_copy(self, instruction: Instruction, path: str) -> dict[str, Any]:
         """Add a step that copies the directory of the files of its name, and return it."""
         options = {
-            key: self._expand(instruction, instruction.flags[flag])
+            key: self._expand(instruction.flags[flag])
             for key, flag in (("owner", "chown"), ("mode", "chmod"))
             if flag in instruction.flags
         }

@@ -30,12 +30,8 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def to_expanding(text: str, renamed: Mapping[str, str]) -> str:
+def to_expanding(text: str) -> str:
     """Return a word, or a value with blanks, as an expanding value.
-
-    Args:
-        text: with its quotes.
-        renamed: other names for some variables.
 
     Raises:
         ValueError: It cannot be read.
@@ -48,7 +44,7 @@ def to_expanding(text: str, renamed: Mapping[str, str]) -> str:
             backslash = "" if match["escaped"] in '"$\\' else "\\\\"
             return backslash + escape_expanding(match["escaped"])
         if match["name"]:
-            return f"${match['brace']}{renamed.get(match['name'], match['name'])}"
+            return f"${match['brace']}{match['name']}"
         if match["brace"]:
             raise ValueError("${ is not followed by the name of a variable")
         return "" if match[0][1:].isdigit() else escape_expanding(match[0])  # $1 is never set
