@@ -69,7 +69,6 @@ class DockerfileImport:
         self.steps: list[dict[str, Any]] = []
         self.unsupported: list[UnsupportedLine] = []
         self._globals: dict[str, str] = {}  # of ARG before FROM
-        self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
         self._as_user = ""
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
@@ -206,10 +205,6 @@ class DockerfileImport:
         for name, value in values.items():
             if not list_names(value):
                 variables[name] = to_literal(value, {})
-            try:
-                self._known[name] = to_literal(value, self._known)
-            except ValueError:
-                self._known.pop(name, None)
         expand = [name for name, value in values.items() if list_names(value)]
         self.steps.append(
             {
@@ -275,9 +270,7 @@ class DockerfileImport:
         sources = [
             source
             for word in words
-            for source in self.context.list_sources(
-                to_literal(to_expanding(word), self._known), place
-            )
+            for source in self.context.list_sources(to_literal(to_expanding(word), {}), place)
         ]
         is_file = len(sources) == 1 and not sources[0].is_dir() and not into
         step = self._add_copy(instruction, path)
