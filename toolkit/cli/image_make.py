@@ -290,14 +290,13 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     files = path.with_name(f"{chosen}.files")
     _require_new(files, "--name")
     try:
-        draft = import_file(file, files)
-        _write_recipe(path, draft.recipe)
+        text, left_out = import_file(file, files)
+        _write_recipe(path, text)
     except BaseException:
         shutil.rmtree(files, ignore_errors=True)
         raise
-    for unsupported in draft.unsupported:
-        where = f"{file}:{unsupported.line}: " if unsupported.line else ""
-        console.say("left out", f"{where}{unsupported.text}")
+    for unsupported in left_out:
+        console.say("left out", f"{file}:{unsupported.line}: {unsupported.text}")
         console.say("", f"instead: {unsupported.instead}")
     _show_written(path)
 

@@ -14,19 +14,11 @@ from toolkit.errors import ConfigError
 from toolkit.files import read_text
 from toolkit.images.recipe.drafts import format_step
 from toolkit.images.recipe.importers.dockerfile import DockerfileImport, UnsupportedLine
-from toolkit.model.base import Model, toml_value
-from toolkit.quoting import shell
+from toolkit.model.base import toml_value
 
 
-class ImportedRecipe(Model, frozen=True, kw_only=True):
-    """A recipe's text, and the lines that are not in it."""
-
-    recipe: str
-    unsupported: tuple[UnsupportedLine, ...] = ()
-
-
-def import_file(path: Path, files: Path) -> ImportedRecipe:
-    """Read a Dockerfile or a definition.
+def import_file(path: Path, files: Path) -> tuple[str, list[UnsupportedLine]]:
+    """Return the recipe of a Dockerfile or a definition, and the lines that are not in it.
 
     Args:
         path: of the file; sources that it copies are relative to its directory.
@@ -35,17 +27,11 @@ def import_file(path: Path, files: Path) -> ImportedRecipe:
 
     Raises:
         ConfigError: It cannot be read, is neither, or a step needs what no recipe carries.
-        UsageError: It has several stages.
     """
     try:
         text = read_text(path).replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(
-            f"the file cannot be read: {reason}",
-            place=str(path),
-            next_step="the path of a Dockerfile or a definition that you may read (ls -l shows it)",
-        ) from None
+        raise ConfigError(f"the file cannot be read: {error}", place=str(path)) from None
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
     imported = DockerfileImport(path, files)
@@ -54,13 +40,8 @@ def import_file(path: Path, files: Path) -> ImportedRecipe:
     elif "from" in first:
         imported.run(text)
     else:
-        raise ConfigError(
-            "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
-            place=str(path),
-            next_step=f"a recipe is built: toolkit image build {shell(str(path))}"
-            if path.suffix == ".toml"
-            else "the path of a Dockerfile or a definition; toolkit image new writes a recipe",
-        )
+        reason = "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)"
+        raise ConfigError(reason, place=str(path))
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {files.stem}.toml",
         "# Steps begin in / as root, whatever the base image says: WORKDIR and USER change that.",
@@ -70,7 +51,4 @@ def import_file(path: Path, files: Path) -> ImportedRecipe:
         *(f"{key} = {toml_value(value)}" for key, value in imported.base.items()),
         *(line for step in imported.steps for line in format_step(step)),
     ]
-    return ImportedRecipe(
-        recipe="\n".join(lines) + "\n",
-        unsupported=tuple(sorted(imported.unsupported, key=lambda entry: entry.line)),
-    )
+    return "\n".join(lines) + "\n", imported.unsupported

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from toolkit.errors import ConfigError
 from toolkit.files import read_text
 from toolkit.images.recipe.sources import list_entries
 
@@ -20,26 +19,23 @@ class Context:
         """Take the directory, and the one that files are copied to, which may lie in it."""
         self.directory, self.target = directory.resolve(), target.resolve()
 
-    def list_sources(self, pattern: str, place: str) -> list[Path]:
+    def list_sources(self, pattern: str) -> list[Path]:
         """Return the files and directories that a source of COPY names, sorted.
 
         Raises:
-            ConfigError: There is none, or it lies outside the context.
+            ValueError: There is none, or it lies outside the context.
         """
         relative = os.path.normpath(pattern.lstrip("/") or ".")
         if relative.startswith(".."):
-            raise ConfigError(
-                f"{pattern} lies outside the directory of the Dockerfile", place=place
-            )
+            raise ValueError(f"{pattern} lies outside the directory of the Dockerfile")
         has_wildcard = any(character in relative for character in "*?[")
         paths = self.directory.glob(relative) if has_wildcard else [self.directory / relative]
         sources = sorted(path for path in paths if os.path.lexists(path) and self._is_sent(path))
         if not sources:
-            step = (
-                f"import takes files from the directory of the Dockerfile, {self.directory}: "
+            raise ValueError(
+                f"there is no {pattern} in {self.directory}: "
                 "put the Dockerfile at the top of its context"
             )
-            raise ConfigError(f"there is no {pattern} to copy", place=place, next_step=step)
         return sources
 
     def copy(self, sources: Sequence[Path], name: str) -> list[Path]:
@@ -50,18 +46,15 @@ class Context:
             name: of a new directory for them, which is not made if there is nothing to copy.
 
         Raises:
-            ConfigError: One cannot be read, leads out of the context, or is of a kind that no image
-                holds.
+            ValueError: One cannot be read, or leads out of the context.
+            ConfigError: One is of a kind that no image holds.
         """
         target = self.target / name
         try:
             for source in sources:
                 real = source.resolve(strict=True)  # a link that COPY names is followed
                 if not real.is_relative_to(self.directory):
-                    raise ConfigError(
-                        f"{source.name} leads out of the directory of the Dockerfile",
-                        place=str(source),
-                    )
+                    raise ValueError(f"{source} leads out of the directory of the Dockerfile")
                 list(list_entries(real))  # refuses what no image holds
                 if real.is_dir():
                     shutil.copytree(
@@ -74,9 +67,7 @@ class Context:
             return sorted(target.iterdir())
         except OSError as error:  # of a directory: a list of what failed
             reason = error.strerror or error.args[0][0][-1]
-            raise ConfigError(
-                f"the files to copy cannot be read: {reason}", place=str(sources[0])
-            ) from None
+            raise ValueError(f"the files to copy cannot be read: {reason}") from None
 
     @cached_property
     def _sent(self) -> set[str]:
@@ -86,14 +77,7 @@ class Context:
         lines = read_text(self.directory / ".dockerignore", errors="replace").splitlines()
         matcher = PatternMatcher([line for line in lines if not line.startswith("#")])
         matcher.patterns.pop()  # by which the file itself is sent to an engine in any case
-        try:
-            sent = set(matcher.walk(str(self.directory)))
-        except OSError as error:
-            raise ConfigError(
-                f"what .dockerignore leaves cannot be read: {error.strerror}",
-                place=str(error.filename),
-                next_step="make it readable, or name it in .dockerignore",
-            ) from None
+        sent = set(matcher.walk(str(self.directory)))
         return {"."}.union(sent, *(map(str, Path(path).parents) for path in sent))
 
     def _is_sent(self, path: Path) -> bool:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import ConfigError, UsageError
+from toolkit.errors import ConfigError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.importers.context import Context
 from toolkit.images.recipe.importers.reader import Instruction, read_instructions
@@ -77,36 +77,31 @@ class DockerfileImport:
         """Import everything.
 
         Raises:
-            ConfigError: A step needs what no recipe carries.
-            UsageError: The file has several stages.
+            ConfigError: A step needs what no recipe carries, or the file has several stages.
         """
         for instruction in read_instructions(text):
-            if not self.base and instruction.name not in ("FROM", "ARG"):
-                raise self._refuse(instruction, "it is before FROM")
-            if instruction.name in ALTERNATIVES:
-                self._report(instruction, ALTERNATIVES[instruction.name])
-                continue
             try:
-                if instruction.name not in _HANDLED:
-                    raise ValueError(f"{instruction.name} is no instruction that is known here")
-                if instruction.name in ("RUN", "COPY", "ADD") and _HEREDOC.search(instruction.text):
-                    raise ValueError("a heredoc: write its text as a file, COPY it, and RUN it")
-                getattr(self, f"_{instruction.name.lower()}")(instruction)
+                self._take(instruction)
             except ValueError as error:
-                raise self._refuse(instruction, str(error)) from None
-        if not self.base:
-            raise ConfigError("the file has no FROM", place=str(self.path))
+                place = f"{self.path}:{instruction.line}"
+                raise ConfigError(f"{instruction.shown}: {error}", place=place) from None
         commands = [step for step in self.steps if step["block"] == "shell"]
         if commands:
             # NVIDIA's images have conflicts of their own.
             commands[-1]["checks"] = _CHECKS | (_PIP_CHECK if self.base["kind"] != "ngc" else {})
 
-    def _refuse(self, instruction: Instruction, cause: str, step: str | None = None) -> ConfigError:
-        return ConfigError(
-            f"{instruction.shown}: {cause}",
-            place=f"{self.path}:{instruction.line}",
-            next_step=step,
-        )
+    def _take(self, instruction: Instruction) -> None:
+        name = instruction.name
+        if not self.base and name not in ("FROM", "ARG"):
+            raise ValueError("it is before FROM")
+        if name in ("RUN", "COPY", "ADD") and _HEREDOC.search(instruction.text):
+            raise ValueError("a heredoc: write its text as a file, COPY it, and RUN it")
+        if name in ALTERNATIVES:
+            self._report(instruction, ALTERNATIVES[name])
+        elif name in _HANDLED:
+            getattr(self, f"_{name.lower()}")(instruction)
+        else:
+            raise ValueError("the instruction is not known here")
 
     def _report(self, instruction: Instruction, instead: str) -> None:
         self.unsupported.append(
@@ -114,12 +109,7 @@ class DockerfileImport:
         )
 
     def _add_step(self, instruction: Instruction, block: str, **options: Any) -> None:
-        number = sum(
-            step.get("name", "").split("-")[:2] == ["line", str(instruction.line)]
-            for step in self.steps
-        )
-        name = f"line-{instruction.line}" + (f"-{number + 1}" if number else "")
-        self.steps.append({"block": block, "name": name, **options})
+        self.steps.append({"block": block, "name": f"line-{instruction.line}", **options})
 
     def _expand(self, text: str) -> str:
         """Return a text of the file as an expanding value.
@@ -136,21 +126,14 @@ class DockerfileImport:
 
     def _from(self, instruction: Instruction) -> None:
         if self.base:
-            raise UsageError(
-                "the file has several stages, and a recipe has none: "
-                "it is not known which commands are for the image",
-                place=f"{self.path}:{instruction.line}",
-                next_step="keep one stage; what has to be compiled goes into a block of a recipe, "
-                "such as horovod",
+            raise ValueError(
+                "the file has several stages, and a recipe has none: keep one; what has to be "
+                "compiled goes into a block of a recipe, such as horovod or wheel"
             )
         words = split_words(instruction.text) or [""]
         reference = to_literal(to_expanding(words[0]), self._globals)
         if reference in ("", "scratch"):
-            raise self._refuse(
-                instruction,
-                "a recipe begins with an image that has a shell",
-                "FROM debian:bookworm, or another image",
-            )
+            raise ValueError("a recipe begins with an image that has a shell")
         if "platform" in instruction.flags:
             self._report(instruction, "nothing: images are built for the machine that builds them")
         release = catalogue.find_by_name(reference)
@@ -224,15 +207,11 @@ class DockerfileImport:
 
     def _shell(self, instruction: Instruction) -> None:
         if not instruction.words:
-            raise self._refuse(instruction, "SHELL wants a list in JSON")
+            raise ValueError("SHELL wants a list in JSON")
         self._program = instruction.words
 
     def _run(self, instruction: Instruction) -> None:
-        for flag, value in instruction.flags.items():
-            if (flag, value) not in (("network", "default"), ("security", "sandbox")):
-                raise self._refuse(
-                    instruction, f"a recipe has no --{flag}", "write the RUN without it"
-                )
+        _require_flags(instruction)
         options: dict[str, Any] = {"user": self._as_user} if self._as_user else {}
         if instruction.words:
             options["program"] = list(instruction.words)
@@ -243,54 +222,43 @@ class DockerfileImport:
         self._add_step(instruction, "shell", **options)
 
     def _add(self, instruction: Instruction) -> None:
-        for word in (instruction.words or split_words(instruction.text))[:-1]:
-            if "://" in word or word.startswith("git@"):
-                raise self._refuse(
-                    instruction,
-                    "a recipe fetches nothing by ADD",
-                    "fetch it by RUN, with curl or wget",
-                )
-            if word.endswith(_ARCHIVES):
-                raise self._refuse(
-                    instruction, "ADD would unpack the archive", "COPY it, and unpack it by RUN"
-                )
+        for word in instruction.words or split_words(instruction.text):
+            if "://" in word or word.startswith("git@") or word.endswith(_ARCHIVES):
+                raise ValueError("ADD would fetch or unpack it: COPY it, or fetch it by RUN")
         self._copy(instruction)
 
     def _copy(self, instruction: Instruction) -> None:
-        wrong = next((f for f in instruction.flags if f not in ("chown", "chmod", "link")), None)
-        if wrong is not None:
-            raise self._refuse(instruction, f"a recipe has no --{wrong}")
+        _require_flags(instruction, "chown", "chmod", "link")
         words = list(instruction.words or split_words(instruction.text))
         if len(words) < 2:
-            raise self._refuse(instruction, "it needs a source and a target")
+            raise ValueError("it needs a source and a target")
         target = self._expand(words.pop())
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = f"{target.rstrip('/')}/" if into else target
-        place = f"{self.path}:{instruction.line}"
         sources = [
             source
             for word in words
-            for source in self.context.list_sources(to_literal(to_expanding(word), {}), place)
+            for source in self.context.list_sources(to_literal(to_expanding(word), {}))
         ]
         is_file = len(sources) == 1 and not sources[0].is_dir() and not into
-        step = self._add_copy(instruction, path)
-        copies = self.context.copy(sources, step["name"])
-        if is_file:
-            step["source"] += f"/{copies[0].name}"
-        if not copies:
-            self.steps.remove(step)
-
-    def _add_copy(self, instruction: Instruction, path: str) -> dict[str, Any]:
-        """Add a step that copies the directory of the files of its name, and return it."""
         options = {
             key: self._expand(instruction.flags[flag])
             for key, flag in (("owner", "chown"), ("mode", "chmod"))
             if flag in instruction.flags
         }
-        self._add_step(instruction, "copy", path=path, **options)
-        step = self.steps[-1]
-        step["source"] = posixpath.join(self.files.name, step["name"])
-        return step
+        name = f"line-{instruction.line}"
+        source = posixpath.join(self.files.name, name)
+        copies = self.context.copy(sources, name)
+        if is_file:
+            source += f"/{copies[0].name}"
+        if copies:
+            self._add_step(instruction, "copy", path=path, **options, source=source)
+
+
+def _require_flags(instruction: Instruction, *known: str) -> None:
+    for flag in instruction.flags:
+        if flag not in known:
+            raise ValueError(f"a recipe has no --{flag}")
 
 
 def encode_command(text: str) -> dict[str, Any]:
