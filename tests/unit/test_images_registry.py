@@ -188,7 +188,7 @@ def test_what_is_a_login(home, data, expected):
     else:
         assert isinstance(found, dict)
         assert list(found) == [expected]
-        assert list(found[expected]) == ["a.site"]
+        assert {key.split("//")[-1].split("/")[0] for key in found[expected]} == {"a.site"}
 
 
 def test_the_login_of_the_hub_has_the_key_that_docker_knows(home):
@@ -206,14 +206,12 @@ Skopeo = Callable[..., Path]
 def skopeo(home: Path) -> Skopeo:
     """Make a stand-in for skopeo; return the file with its arguments, and with the login."""
 
-    def make(output: str = DIGEST, *, error: str = "", tags: object = ()) -> Path:
+    def make(output: str = DIGEST, *, error: str = "") -> Path:
         (home / "output").write_text(output)
         (home / "error").write_text(error)
-        (home / "tags").write_text(json.dumps({"Tags": tags}))
         script = (
             f'echo "$*" >> {home}/asked\n'
             f'case "$*" in *--authfile*) file=${{*#*--authfile }}; cat "${{file%% *}}" >> {home}/asked;; esac\n'
-            f'case "$*" in *list-tags*) exec cat {home}/tags;; esac\n'
             f"test -s {home}/error || exec cat {home}/output\n"
             f"cat {home}/error >&2; exit 1"
         )
@@ -223,12 +221,13 @@ def skopeo(home: Path) -> Skopeo:
     return make
 
 
-def test_a_tag_becomes_its_digest(skopeo, home):
+def test_a_tag_becomes_its_digest(skopeo, home, monkeypatch):
     asked = skopeo()
-    found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": "localhost:5000"})
+    monkeypatch.setenv("TOOLKIT_REGISTRIES", "nvcr.io=localhost:5000")
+    found = resolve_source("nvcr.io/a/b:1")
     assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
     assert found.place.pinned == f"localhost:5000/a/b@{DIGEST}"
-    assert "--no-creds --tls-verify=false docker://localhost:5000/a/b:1\n" in asked.read_text()
+    assert "--tls-verify=false --no-creds docker://localhost:5000/a/b:1\n" in asked.read_text()
     configure(home / ".docker/config.json", {"auths": {"a.site": auth("me")}})
     resolve_source(f"a.site/a/b:1@{DIGEST}")
     assert f"docker://a.site/a/b@{DIGEST}\n" in asked.read_text()
@@ -272,13 +271,6 @@ def test_what_an_answer_of_skopeo_means(skopeo, home, output, error, expected):
         configure(home / ".docker/config.json", {"auths": {"a.site": auth("me")}})
         with pytest.raises(ForbiddenError, match="does not accept the login from"):
             resolve_source("a.site/a/b:1")
-
-
-def test_an_unknown_tag_names_the_nearest(skopeo):
-    skopeo(error="manifest unknown", tags=["21.02-py3", "22.04-py3", "22.03-py3"])
-    with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
-        resolve_source("a.site/a/b:22.3-py3")
-    assert raised.value.close == "22.03-py3"
 
 
 def test_without_skopeo_the_package_is_named(monkeypatch):

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ from toolkit.images.registry.references import (
     redirect,
 )
 from toolkit.model.job import Project
-from toolkit.units import counted
 
 VARIABLE = "TOOLKIT_REGISTRIES"
 _NGC_KEY, _NGC_REGISTRY, _NGC_USER = "NGC_API_KEY", "nvcr.io", "$oauthtoken"
@@ -73,7 +71,6 @@ def resolve_source(
     reference: str,
     digest: str | None = None,
     *,
-    known: Mapping[str, str] | None = None,
     written: str = "the recipe's [base]",
 ) -> Source:
     """Resolve a reference to its digest.
@@ -81,7 +78,6 @@ def resolve_source(
     Args:
         reference: as a recipe or the catalogue names it.
         digest: the digest that it must have.
-        known: mirrors, instead of those that the user configured.
         written: where the reference is written, for messages.
 
     Raises:
@@ -94,7 +90,7 @@ def resolve_source(
         wanted = parse(reference)
     except ValueError as error:
         raise UsageError(str(error), place=written) from None
-    place = redirect(wanted, read_mirrors() if known is None else known)
+    place = redirect(wanted, read_mirrors())
     pinned = digest or wanted.digest
     current = find_digest(place if place.tag else msgspec.structs.replace(place, digest=pinned))
     if pinned and current != pinned:
@@ -115,24 +111,32 @@ def find_digest(reference: Reference) -> str:
     """Return the digest that a tag has now, or the named digest if the registry has it.
 
     Raises:
-        UnknownImageError: the registry has no such repository or tag; names the nearest tags.
+        UnknownImageError: the registry has no such repository or tag.
         ForbiddenError: the registry requires a login, or another login.
         CommandFailedError: the registry does not answer, or answers with something else.
         NeedsInstallError: skopeo is not installed.
     """
+    words = [require_skopeo(), "--command-timeout", f"{_PATIENCE}s"]
+    words += ["inspect", "--no-tags", "--format", "{{.Digest}}"]
+    words += ["--tls-verify=false"] if is_loopback(reference.registry) else []
+    environment = os.environ | proxy_variables() | {"LC_ALL": "C.UTF-8"}
     # What a killed process left of this user is removed by the next.
     place = Path(tempfile.gettempdir()) / f"toolkit-login-{os.geteuid()}"
     with temporary_beside(place) as directory:
         login = write_login(reference.registry, directory)
-        done = _skopeo(
-            "inspect", ("--no-tags", "--format", "{{.Digest}}"), reference.pinned, reference, login
+        words += ["--authfile", str(login)] if login else ["--no-creds"]
+        words.append(f"docker://{reference.pinned}")
+        done = shell.run(words, env=environment, check=False, timeout=2 * _PATIENCE)
+    digest = done.stdout.strip()
+    if done.ok and _DIGEST.fullmatch(digest):
+        return digest
+    if any(message in done.stderr for message in _UNKNOWN):
+        raise UnknownImageError(
+            f"the registry has no image {reference.pinned}",
+            place=str(reference),
+            next_step="compare the name with the registry's catalogue, or: toolkit image search",
         )
-        digest = done.stdout.strip()
-        if done.ok and _DIGEST.fullmatch(digest):
-            return digest
-        if any(message in done.stderr for message in _UNKNOWN):
-            raise _unknown_image(reference, login)
-        raise explain_failure(reference, done)
+    raise explain_failure(reference, done)
 
 
 def require_skopeo() -> str:
@@ -148,37 +152,6 @@ def require_skopeo() -> str:
             next_step="toolkit setup, or install the package skopeo",
         )
     return program
-
-
-def _skopeo(
-    command: str, options: tuple[str, ...], image: str, reference: Reference, login: Path | None
-) -> shell.Result:
-    words = [require_skopeo(), "--command-timeout", f"{_PATIENCE}s", command, *options]
-    words += ["--authfile", str(login)] if login else ["--no-creds"]
-    words += ["--tls-verify=false"] if is_loopback(reference.registry) else []
-    environment = os.environ | proxy_variables() | {"LC_ALL": "C.UTF-8"}
-    return shell.run(
-        [*words, f"docker://{image}"], env=environment, check=False, timeout=2 * _PATIENCE
-    )
-
-
-def _unknown_image(reference: Reference, login: Path | None) -> UnknownImageError:
-    listed = _skopeo("list-tags", (), reference.repository, reference, login)
-    try:
-        tags = sorted(map(str, json.loads(listed.stdout)["Tags"] or ()))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        tags = []
-    kind = "image with the digest" if reference.digest else "tag"
-    step = "compare the name with the registry's catalogue, or see `toolkit image list`"
-    if tags:
-        step = f"it has {counted(len(tags), 'tag')}, among them {', '.join(tags[-8:])}"
-    return UnknownImageError(
-        f"{reference.repository} has no {kind} {reference.digest or reference.tag}",
-        place=str(reference),
-        choices=tags,
-        value=reference.tag or None,
-        next_step=step,
-    )
 
 
 def explain_failure(reference: Reference, done: shell.Result) -> ToolkitError:
@@ -229,27 +202,27 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
     """Find the user's login for a registry, as an ``auth.json``, and where it is configured.
 
     ``$NGC_API_KEY`` is for NGC's own registry and is sent to no other, also not to a mirror of it.
-    A secret in a file comes before a credential helper, which a copied file may name and this
-    machine lack. An entry of one namespace is no login for the whole registry.
+    An entry of one namespace is no login for the whole registry.
     """
     if registry == _NGC_REGISTRY and os.environ.get(_NGC_KEY):
         secret = base64.b64encode(f"{_NGC_USER}:{os.environ[_NGC_KEY]}".encode()).decode()
         return {"auths": {registry: {"auth": secret}}}, f"${_NGC_KEY}"
     hub = (_HUB_KEY,) if registry == _HUB else ()
-    keys = (*hub, registry, *(f"https://{registry}{end}" for end in ("", "/", "/v1/", "/v2/")))
-    files = [(str(path), _read_table(path)) for path in _login_files()]
-    for path, data in files:
-        auths, helpers = (_table(data, name) for name in ("auths", "credHelpers"))
-        for key in keys:
-            entry = _table(auths, key)
-            if entry.get("auth"):
-                return {"auths": {(*hub, registry)[0]: entry}}, path
-            helper = helpers.get(key) or (data.get("credsStore") if key in auths else None)
-            if _is_helper(helper):
-                return {"credHelpers": dict.fromkeys((*hub, registry), helper)}, path
-    for path, data in files:
-        if _is_helper(data.get("credsStore")):
-            return {"credHelpers": dict.fromkeys((*hub, registry), data["credsStore"])}, path
+    keys = (*hub, registry, f"https://{registry}", f"https://{registry}/v1/")
+    for path in _login_files():
+        try:
+            data = json.loads(read_text(path))
+            entries = [data.get("auths", {}).get(key, {}) for key in keys]
+            helpers = [data.get("credHelpers", {}).get(key) for key in keys]
+            secrets = [entry for entry in entries if entry.get("auth")]
+        except (OSError, ValueError, AttributeError, RecursionError):
+            continue  # engines ignore it as well
+        if secrets:
+            return {"auths": {keys[0]: secrets[0]}}, str(path)
+        helper = next(filter(None, helpers), data.get("credsStore"))
+        # A copied file may name a helper that this machine lacks. skopeo asks no `credsStore`.
+        if helper and shell.which(f"docker-credential-{helper}"):
+            return {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
     return {}, ""
 
 
@@ -266,27 +239,6 @@ def _login_files() -> list[Path]:
         f"{variable('XDG_CONFIG_HOME') or f'{home}/.config'}/containers/auth.json",
     )
     return [Path(place) for place in places if place]
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    """Return a JSON object; an empty one if a file has none, since engines ignore it as well."""
-    try:
-        data = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return data[key] if isinstance(data.get(key), dict) else {}
-
-
-def _is_helper(name: object) -> bool:
-    return (
-        isinstance(name, str)
-        and "/" not in name
-        and shell.which(f"docker-credential-{name}") is not None
-    )
 
 
 def proxy_variables() -> dict[str, str]:
