@@ -198,7 +198,7 @@ def test_each_of_several_states_is_told_and_handlers_of_the_programs_stay(
     words = ("--launcher", "none", "--time", "5", "--ntasks-per-node", "3", "./mixed.sh")
     start(toolkit, shared_dir, pytorch_image, *words)
     await_word(shared_dir, "mixed-0001", "ready", 6)
-    given = json.loads(toolkit("stacks", "--json", "--wait", "5", cwd=shared_dir).stdout)
+    given = json.loads(toolkit("stacks", "--json", cwd=shared_dir).stdout)
     texts = {rank["rank"]: rank["text"] for rank in given["ranks"]}
     assert texts.keys() == {0, 2, 3, 4, 5}
     assert re.fullmatch(r"waits for its data loader \(mixed\.py:\d+\)", texts[2]), texts[2]

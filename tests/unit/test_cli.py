@@ -52,7 +52,6 @@ def said(*arguments: str) -> tuple[int, str, str]:
         (("cluster", "up", "--nodes"), 64, ("next      toolkit cluster up --help",)),
         (("cancel",), 64, ("RUN is missing",)),
         (("image", "verify-signature", "x"), 64, ("--key is missing",)),
-        (("top", "--every", "0"), 64, ("a whole number, 1 or more, got 0", "--every")),
         (("cluster", "up", "--nodes", "x"), 64, ("a whole number, 1 to 1000, got 'x'",)),
         (("ps", "extra"), 64, ("unexpected extra argument (extra)", "toolkit ps --help")),
         (("jobs", "xyzzy"), 64, ("no command 'xyzzy'", "one of copy, list")),

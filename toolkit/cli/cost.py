@@ -138,7 +138,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 @json_option
 @cluster_option()
 def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
-    """Show the CPU and GPU hours of jobs, and the share of those that failed.
+    """Show CPU and GPU hours of jobs, and the share that failed.
 
     Slurm's accounting is asked as any user may. FAILED is the share of the hours that jobs took
     which failed or reached their time limit.

@@ -210,50 +210,28 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
 
 @click.command("top")
 @run_argument
-@click.option(
-    "--all",
-    "-a",
-    "show_all",
-    is_flag=True,
-    help="Show also processes that only start others and wait for them.",
-)
-@click.option(
-    "--every",
-    metavar="SECONDS",
-    type=click.IntRange(1),
-    help="Repeat after so many seconds, until Ctrl-C or the end of the job.",
-)
 @json_option
 @runs_option
 @cluster_option()
-def top(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
+def top(run: str | None, as_json: bool, runs: Path) -> None:
     """Show what a running job uses: CPU, memory, GPUs.
 
-    The processes of RUN (default: the newest run) are listed with their CPU use over a second. The
-    command runs in the job's own allocation, so it needs no ssh to the nodes.
+    The processes of RUN (default: the newest run) are listed with their CPU use over a second, but
+    for those that only wait for others. It needs no ssh to the nodes.
 
     \b
     Examples:
       toolkit top
-      toolkit top --every 5 train-0007
+      toolkit top train-0007
       toolkit top --json train-0007
     """
     chosen = find(run, runs)
-    running = status.require_running(chosen)
-    while running:
-        used, gpus = processes.query(chosen, running)
-        shown = used if show_all else processes.working(used)
-        if as_json:
-            plain = [[entry._asdict() for entry in entries] for entries in (shown, gpus)]
-            console.out_json({"processes": plain[0], "gpus": plain[1]})
-        else:
-            _show_usage(shown, gpus)
-        if every is None:
-            return
-        time.sleep(every)
-        console.out()
-        running = status.running(chosen)
-    console.note(f"{chosen.name} has ended")
+    used, gpus = processes.query(chosen, status.require_running(chosen))
+    if as_json:
+        plain = [[entry._asdict() for entry in entries] for entries in (used, gpus)]
+        console.out_json({"processes": plain[0], "gpus": plain[1]})
+    else:
+        _show_usage(used, gpus)
 
 
 def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
@@ -273,7 +251,7 @@ def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
         memory = f"{human_size(gpu.used)} of {human_size(gpu.total)}"
         console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")
     if not processes:
-        console.note("no process works yet; next: toolkit top --all, or --every 5")
+        console.note("no process works yet")
 
 
 @click.command("stacks")
@@ -284,18 +262,10 @@ def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
     type=click.IntRange(1, 3600),
     help="Ask again after so many seconds, and show what has moved.",
 )
-@click.option(
-    "--wait",
-    metavar="SECONDS",
-    type=click.IntRange(1, 600),
-    default=15,
-    show_default=True,
-    help="Wait so long for ranks that do not answer.",
-)
 @json_option
 @runs_option
 @cluster_option()
-def ask_stacks(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
+def ask_stacks(run: str | None, twice: int | None, as_json: bool, runs: Path) -> int:
     """Ask the ranks of a running job where they are, such as one that hangs.
 
     Each process of Python writes the stacks of its threads, and goes on. The stacks stay in the
@@ -309,17 +279,17 @@ def ask_stacks(run: str | None, twice: int | None, wait: int, as_json: bool, run
       toolkit stacks --json 4711
     """
     chosen = find(run, runs)
-    stands, ranks = _ask(chosen, wait)
+    stands, ranks = _ask(chosen)
     if twice is not None:
         time.sleep(twice)
         try:
-            stands, ranks = _ask(chosen, wait)
+            stands, ranks = _ask(chosen)
         except JobLostError:
             console.note(f"{chosen.name} has ended meanwhile")
     return _show_stacks(chosen, stands, ranks, as_json=as_json)
 
 
-def _ask(run: Run, wait: int) -> tuple[list[Standing], list[Standing]]:
+def _ask(run: Run) -> tuple[list[Standing], list[Standing]]:
     """Return what all processes of a running job do, and of them those that stand for its ranks."""
     run.require_own()
     if not stacks.can_answer(run.plan):
@@ -336,7 +306,7 @@ def _ask(run: Run, wait: int) -> tuple[list[Standing], list[Standing]]:
             place="RUN",
             next_step=f"toolkit explain {run.word}",
         )
-    processes, sizes = stacks.ask(run, state, wait)
+    processes, sizes = stacks.ask(run, state)
     stands = [stacks.standing(process, run.plan, sizes) for process in processes]
     return stands, stacks.ranks_of(stands)
 
@@ -371,8 +341,6 @@ def _show_stacks(
             line = f"  {frame.function:<28} {place}:{frame.line}"
             lines.append(f"{line}   {code}" if code else line)
     console.result(data, "\n".join(lines), as_json=as_json)
-    if not groups:
-        console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
     return 0 if groups else 1
 
 

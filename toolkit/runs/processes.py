@@ -55,7 +55,8 @@ def query(run: Run, states: Iterable[JobState]) -> tuple[list[Process], list[Gpu
     texts = [
         run.client.on_nodes(state.job_id, len(expand(state.nodes)), script) for state in states
     ]
-    return parse("\n".join(texts).split("\n"), task_is_rank=run.plan.launch.task_is_rank)
+    used, gpus = parse("\n".join(texts).split("\n"), task_is_rank=run.plan.launch.task_is_rank)
+    return working(used), gpus
 
 
 def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], list[Gpu]]:

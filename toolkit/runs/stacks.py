@@ -64,6 +64,7 @@ _NATIVE = re.compile(
 )
 _MOST_SOURCE = 1 << 20
 _LOOK_SECONDS = 0.2  # between two looks, and more for thousands of files
+_PATIENCE = 15.0
 _SLOW_SECONDS = 3.0  # then the nodes write what their caches hold back
 _LOADER = "/torch/utils/data/dataloader.py"
 _GPU = re.compile(r"/torch/cuda/(?:__init__|streams)\.py$")
@@ -170,11 +171,10 @@ def can_answer(plan: Plan) -> bool:
     return plan.reports and runtimes.get(plan.container.runtime).image != "docker"
 
 
-def ask(run: Run, state: JobState, limit: float) -> tuple[Sequence[Process], Sizes]:
+def ask(run: Run, state: JobState) -> tuple[Sequence[Process], Sizes]:
     """Have all processes of a running job write their stacks.
 
-    A process that is gone, or does not know the signal, writes nothing; after ``limit`` seconds it
-    is not waited for any more.
+    A process that is gone, or does not know the signal, writes nothing; it is not waited for long.
 
     Returns:
         The processes when they have written, and the sizes of their files before.
@@ -191,7 +191,7 @@ def ask(run: Run, state: JobState, limit: float) -> tuple[Sequence[Process], Siz
         running = [process for process in processes if not process.ended]
         is_silent = any(process.size == asked.get(process.path.stem, 0) for process in running)
         passed = time.monotonic() - began
-        if (now == sizes and running and not is_silent) or passed > limit:
+        if (now == sizes and running and not is_silent) or passed > _PATIENCE:
             return processes, asked
         sizes = now
         if passed > _SLOW_SECONDS and not is_synced:
