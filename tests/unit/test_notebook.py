@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import sites
-from toolkit.cli.connect import entrance_of, idle_seconds
+from toolkit.cli.connect import idle_seconds
 from toolkit.cli.connect import notebook_stop as stop
 from toolkit.errors import (
     BusyError,
@@ -135,8 +135,6 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path):
     with pytest.raises(UntrustedError):
         ssh.Entrance(tmp_path / "door").require_free()
     tmp_path.chmod(0o700)
-    with pytest.raises(UsageError, match="not at both"):
-        entrance_of(tmp_path / "door", 8888, Path)
     with pytest.raises(UsageError, match="at most 107 bytes"):
         ssh.Entrance(tmp_path / ("d" * 107)).require_free()
     (tmp_path / "file").touch()

@@ -296,7 +296,6 @@ PLACES = [
         "127.0.0.1:6006",
         ["forward", "S", "a-0001", "6006", "--node", "2"],
     ),
-    ([*_FORWARD, "/s", "--listen=80"], "127.0.0.1:80", ["forward", "S", "a-0001", "/s"]),
     ([*_FORWARD, "6006", "--socket", "{0}/a:b"], "{0}/a\\:b", ["forward", "S", "a-0001", "6006"]),
     (["notebook", "--nodes", "1"], "127.0.0.1:8888", ["notebook", "S", "--nodes", "1"]),
     ([*_START, "--port=9", "course/"], "127.0.0.1:9", ["notebook", "start", "S", "course/"]),
@@ -327,14 +326,6 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     assert own == here.format(tmp_path)
     assert given == [f"--socket={socket}" if word == "S" else word for word in there]
     assert f"mkdir -m 700 {socket[:-2]} ||" in before
-
-
-def test_a_server_is_not_reached_at_both_a_port_and_a_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli, "connect", lambda *_: None)
-    with pytest.raises(UsageError, match="not at both"):
-        cli.run_on("site", [*_FORWARD, "6006", "--listen=80", f"--socket={tmp_path}/s"])
 
 
 def test_messages_name_commands_as_they_are_typed_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,30 +173,7 @@ entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
         type=click.Path(path_type=Path),
         help="Socket on this host (default: one in $TMPDIR/toolkit-UID or /tmp/toolkit-UID).",
     ),
-    click.option(
-        "--listen",
-        metavar="PORT",
-        type=click.IntRange(1, 65535),
-        help="Listen on 127.0.0.1:PORT instead: only where all users of this machine may "
-        "reach the server.",
-    ),
 )
-
-
-def entrance_of(path: Path | None, listen: int | None, default: Callable[[], Path]) -> ssh.Entrance:
-    """Return the place at which connections arrive, by the options of it.
-
-    Raises:
-        UsageError: they name two places.
-    """
-    if path is not None and listen is not None:
-        raise UsageError(
-            "connections arrive at a socket or a port, not at both",
-            place="--listen",
-            next_step="leave out --listen or --socket",
-        )
-    own = Path() if listen else path or default()
-    return ssh.Entrance(own.absolute(), listen)
 
 
 @click.command("forward")
@@ -213,7 +190,6 @@ def forward_server(
     node: str | None,
     port: int | None,
     socket_path: Path | None,
-    listen: int | None,
     as_json: bool,
     runs: Path,
 ) -> int:
@@ -232,9 +208,12 @@ def forward_server(
       toolkit forward train-0007 8265 --node nid002
     """
     door = ssh.locate(find(run, runs), target, node=node)
-    entrance = entrance_of(socket_path, listen, lambda: ssh.socket_path(door))
     own = int(door.target) if door.target.isdigit() else FIRST_PORT
-    return carry(door, entrance, port or listen or own, as_json=as_json)
+    return carry(door, _entrance(door, socket_path), port or own, as_json=as_json)
+
+
+def _entrance(door: Door, path: Path | None) -> ssh.Entrance:
+    return ssh.Entrance((path or ssh.socket_path(door)).absolute())
 
 
 def carry(
@@ -309,7 +288,6 @@ def notebook_start(
     idle: str | None,
     port: int | None,
     socket_path: Path | None,
-    listen: int | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -328,20 +306,15 @@ def notebook_start(
         shown.name if (shown.parent / JOINED).is_file() else "notebook"  # an exercise of a workshop
     )
     example = f"{name}-0000-000000-jupyter.sock"
-    entrance_of(
-        socket_path, listen, lambda: ssh.private_directory() / example
-    ).require_free()  # before the job queues
+    place = socket_path or ssh.private_directory() / example
+    ssh.Entrance(place.absolute()).require_free()  # before the job queues
     given = {**options, "launcher": ssh.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
     case = with_image(gather_case(), gather_case)
-    others = ssh.others(Path(case.run).parent, shown)
     run = write(case)
     console.announce(run.plan)
-    for other in others:
-        text = f"{other} shows this directory already: toolkit notebook connect {other}"
-        console.say("note", text)
     try:
         submit(run, local_name(case.site), wait)
     except KeyboardInterrupt:
@@ -351,7 +324,7 @@ def notebook_start(
         code = _wait_for_server(run)
         if code is not None:
             return code
-        return _connect(run, port, socket_path, listen, as_json=as_json)
+        return _connect(run, port, socket_path, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
         console.say("detached", f"job {run.job_id} goes on; {_next_steps(run)}")
@@ -371,9 +344,6 @@ def _require_directory(directory: Path) -> Path:
     """Return the path of a directory that the server can show, without symbolic links."""
     if not directory.is_dir():
         raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
-    if not os.access(directory, os.R_OK | os.X_OK):
-        step = "a directory that you may list and enter"
-        raise UsageError(f"you may not read {directory}", place="DIR", next_step=step)
     return directory.resolve()
 
 
@@ -412,14 +382,11 @@ def _wait_for_server(run: Run) -> int | None:
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def _connect(
-    run: Run, port: int | None, socket_path: Path | None, listen: int | None, *, as_json: bool
-) -> int:
+def _connect(run: Run, port: int | None, socket_path: Path | None, *, as_json: bool) -> int:
     """Carry connections to the server of a notebook until the job ends."""
     door = ssh.server(run)
-    entrance = entrance_of(socket_path, listen, lambda: ssh.socket_path(door))
     path = f"/lab?token={door.token}"
-    code = carry(door, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
+    code = carry(door, _entrance(door, socket_path), port or FIRST_PORT, path, as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
     else:
@@ -452,7 +419,6 @@ def notebook_connect(
     run: str | None,
     port: int | None,
     socket_path: Path | None,
-    listen: int | None,
     as_json: bool,
     runs: Path,
 ) -> int:
@@ -463,7 +429,7 @@ def notebook_connect(
       toolkit notebook connect
       toolkit notebook connect notebook-0002 --port 9999
     """
-    return _connect(_find_notebook(run, runs), port, socket_path, listen, as_json=as_json)
+    return _connect(_find_notebook(run, runs), port, socket_path, as_json=as_json)
 
 
 @click.command("stop")

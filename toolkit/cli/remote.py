@@ -28,7 +28,7 @@ MOST_BYTES, MOST_FILES = 200_000_000, 20_000
 # --env NAME=PATH, --bind=PATH:TARGET, or a path alone.
 _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", re.DOTALL)
 # Where a server's connections arrive here.
-_PLACE = "\0--(port|listen|socket)(?:=|\0)((?<=socket.)[^\0]+|[0-9]+)(?=\0|$)"
+_PLACE = "\0--(port|socket)(?:=|\0)((?<=socket.)[^\0]+|[0-9]+)(?=\0|$)"
 # They only show something, and get no values of secrets.
 _READING = ("explain", "logs", "ps", "report", "results", "stacks", "top", "usage")
 # The working tree goes with these, as their first words.
@@ -82,18 +82,19 @@ def run_on(login: str, words: list[str]) -> int:
 
 def _serve(login: str, words: list[str]) -> int:
     """Run a command that serves at a port or socket of this machine, by way of one there."""
-    from toolkit.cli.connect import FIRST_PORT, entrance_of
-    from toolkit.runs.ssh import target
+    from toolkit.cli.connect import FIRST_PORT
+    from toolkit.runs.ssh import Entrance, target
 
     line = "\0".join(words)
     places = dict(re.findall(_PLACE, line))
     words = re.sub(_PLACE, "", line).split("\0")
     # The server's own port, if an ordinary user may listen there.
     same = [word for word in words[2:] if words[0] == "forward" and (whole(word) or 0) > 1023]
-    path = Path(places["socket"]) if "socket" in places else None
-    default = None if path else places.get("port") or [str(FIRST_PORT), *same][-1]
-    port = places.get("listen") or default
-    entrance = entrance_of(path, int(target(port)) if port else None, Path)
+    entrance = (
+        Entrance(Path(places["socket"]).absolute())
+        if "socket" in places
+        else Entrance(Path(), int(target(places.get("port") or [str(FIRST_PORT), *same][-1])))
+    )
     entrance.require_free()
     arrival = quoted(entrance.address if entrance.port else str(entrance.path))
     at = 2 if words[1:2] in (["start"], ["connect"]) else 1

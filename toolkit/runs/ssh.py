@@ -272,7 +272,7 @@ class Entrance(NamedTuple):
             place = f"port {self.port} of this machine" if self.port else str(self.path)
             raise BusyError(
                 f"another process listens on {place}",
-                place="--listen" if self.port else "--socket",
+                place="--port" if self.port else "--socket",
                 next_step="another one; or end that process (ps shows what it forwards)",
             )
 
@@ -479,13 +479,6 @@ def require_notebook(run: Run) -> None:
             place="RUN",
             next_step=f"toolkit ps; another server: toolkit forward {run.word} PORT",
         )
-
-
-def others(runs: Path, directory: Path) -> list[str]:
-    """Return the notebooks that show a directory and have not ended, the newest first."""
-    own = [run for run in all_runs(runs) if not run.has_ended and is_notebook(run)]
-    rows = status.rows([run for run in own if run.plan.launch.program[-1] == str(directory)])
-    return [row.run for row in rows if row.state in ("PENDING", "RUNNING")]
 
 
 def server(run: Run) -> Door:
