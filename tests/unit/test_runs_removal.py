@@ -63,7 +63,7 @@ def fresh(run: Run) -> Run:
         ("COMPLETED", ("7",), False),  # an end that nobody watched is looked up
         ("RUNNING", ("--cancel", "train-0001"), False),
         *((state, ("train-0001",), True) for state in ("PENDING", "RUNNING", "COMPLETING")),
-        *((state, ("--force", "7"), True) for state in ("SUSPENDED", "STOPPED")),
+        *((state, ("7",), True) for state in ("SUSPENDED", "STOPPED")),
     ],
 )
 def test_what_has_not_ended_stays_unless_it_is_cancelled(slurm, state, words, stays):
@@ -75,35 +75,33 @@ def test_what_has_not_ended_stays_unless_it_is_cancelled(slurm, state, words, st
     assert slurm.cancelled == ([7] if "--cancel" in words else [])
 
 
-def test_what_may_go_on_stays_unless_the_user_knows_better(slurm, monkeypatch):
+def test_what_may_go_on_stays(slurm, monkeypatch):
     """A job that does not end, a Slurm that is silent, and a job that may be another cluster's."""
     run, local = new_run(7), new_run(8, cluster="local")
 
-    def stays(told: str, step: str, *runs: Run, force: bool = False) -> None:
+    def stays(told: str, step: str, *runs: Run) -> None:
         with pytest.raises(BusyError, match="a run has not ended") as caught:
-            removal.remove([fresh(each) for each in runs], cancel=True, force=force)
+            removal.remove([fresh(each) for each in runs], cancel=True)
         assert told in caught.value.details[0]
         assert step in (caught.value.next_step or "")
 
     slurm.add(run.script, 7)
     with monkeypatch.context() as patch:
         patch.setattr(Slurm, "cancel", lambda *_: None)
-        stays("job 7 is running", "--cancel", run, force=True)
+        stays("job 7 is running", "--cancel", run)
     slurm.set(silent=99)
-    stays("away", "--force", run)
+    stays("away", "rm -r", run)
     slurm.set(silent=0)
     slurm.jobs_known.clear()
-    stays("Slurm does not know job 7", "--force", run, local)
+    stays("Slurm does not know job 7", "rm -r", run, local)
     removal.remove([fresh(local)])
     assert names() == [run.name], "a local cluster forgets no job that runs"
-    removal.remove([fresh(run)], force=True)
-    assert names() == []
 
 
 def test_a_submission_under_way_stays():
     run = new_run()
     with begun(run, None), pytest.raises(BusyError, match="a run"):
-        removal.remove([run], cancel=True, force=True)
+        removal.remove([run], cancel=True)
     with pytest.raises(BusyError) as caught:
         removal.remove([fresh(run)])
     assert "not known whether Slurm has its job" in caught.value.details[0]
@@ -132,7 +130,7 @@ def test_only_a_directory_of_runs_may_be_a_link():
 def test_what_is_no_run_stays_and_so_does_the_ground_below_the_feet():
     Path("project").mkdir()
     Path("project/plan.json").write_text('{"mine": 1}')
-    assert code(rm, "project") == code(rm, "--force", "project") == 78
+    assert code(rm, "project") == 78
     assert Path("project/plan.json").exists()
     run = new_run(7, ended=True)
     os.chdir(run.logs)

@@ -383,12 +383,9 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
 @click.option(
     "--cancel", is_flag=True, help="Cancel runs that have not ended, and wait until they have."
 )
-@click.option(
-    "--force", is_flag=True, help="Remove a run also if it is unknown whether it has ended."
-)
 @runs_option
 @cluster_option()
-def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> None:
+def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
     """Remove runs, with their scripts, logs and all other files.
 
     Slurm is asked about each run that left no outcome. If one has not ended, nothing is removed.
@@ -405,7 +402,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> Non
         removal.require_no_link(Path(name))
         removal.require_no_link(runs / name)
     chosen = {run.directory: run for run in (find(name, runs) for name in run_names)}
-    freed = removal.remove(list(chosen.values()), cancel=cancel, force=force)
+    freed = removal.remove(list(chosen.values()), cancel=cancel)
     names = ", ".join(run.name for run in chosen.values())
     console.say("removed", f"{names} ({human_size(freed)})")
 

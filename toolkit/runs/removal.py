@@ -36,12 +36,10 @@ class Reason(NamedTuple):
     Attributes:
         text: for people.
         has_job: a job is known that can be cancelled.
-        is_certain: Slurm reports it; else it is not known, and the user may know better.
     """
 
     text: str
     has_job: bool = False
-    is_certain: bool = True
 
 
 def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | None:
@@ -49,9 +47,9 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
     try:
         state = status.query(run, answers)
     except SlurmUnreachableError as error:
-        return Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
+        return Reason(f"it is not known whether it has ended: {error.cause}")
     except (ToolkitError, OSError) as error:
-        return Reason(f"its files cannot be read: {error}", is_certain=False)
+        return Reason(f"its files cannot be read: {error}")
     if run.outcome is not None:
         return None
     if state is not None:
@@ -60,13 +58,13 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
         if run.job.cluster is not None:  # a local cluster forgets no job that runs
             return None
         ended = "it ended long ago, or is another cluster's"
-        return Reason(f"Slurm does not know job {run.job.job_id}: {ended}", is_certain=False)
+        return Reason(f"Slurm does not know job {run.job.job_id}: {ended}")
     if not is_over(run):
         return Reason("it is being submitted, or waits for an allocation")
     if Run(run.directory).number:
         return Reason("it was submitted meanwhile")
     if not status.was_never_submitted(run):
-        return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
+        return Reason("it is not known whether Slurm has its job: toolkit ps")
     is_new = run.job is None and age(run) < _BEING_WRITTEN
     return Reason("it is being submitted") if is_new else None
 
@@ -86,13 +84,12 @@ def cancel(run: Run) -> bool:
     return True
 
 
-def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) -> int:
+def remove(runs: Sequence[Run], *, cancel: bool = False) -> int:
     """Remove runs; nothing is removed if one of them has to stay.
 
     Args:
         runs: what to remove.
         cancel: cancel those that have not ended, and wait for their end.
-        force: also runs of which it is not known whether they have ended.
 
     Returns:
         the number of bytes that were freed.
@@ -103,7 +100,7 @@ def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) ->
             be removed.
     """
     for run in runs:
-        _check(run, is_forced=force)
+        _check(run)
     reasons = _reasons(runs)
     until = time.monotonic() + _PATIENCE
     for run in [run for run, reason in reasons.items() if cancel and reason.has_job]:
@@ -111,19 +108,15 @@ def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) ->
     while cancel and time.monotonic() < until and any(each.has_job for each in reasons.values()):
         time.sleep(_PAUSE)
         reasons = _reasons([Run(run.directory) for run in reasons])
-    staying = {run: reason for run, reason in reasons.items() if reason.is_certain or not force}
-    if staying:
-        first = next(iter(staying.values()))
-        step = (
-            "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
-        )
-        who = "a run has" if len(staying) == 1 else f"{len(staying)} runs have"
+    if reasons:
+        has_job = any(reason.has_job for reason in reasons.values())
+        who = "a run has" if len(reasons) == 1 else f"{len(reasons)} runs have"
         raise BusyError(
             f"nothing was removed: {who} not ended",
-            details=[f"{run.name}: {reason.text}" for run, reason in staying.items()],
-            next_step=step
-            if first.is_certain
-            else "if you know that it has ended: toolkit rm --force",
+            details=[f"{run.name}: {reason.text}" for run, reason in reasons.items()],
+            next_step="toolkit rm --cancel cancels it first"
+            if has_job
+            else "wait until Slurm answers; if you know that it has ended: rm -r its directory",
         )
     return sum(map(_remove, runs))
 
@@ -133,7 +126,7 @@ def _reasons(runs: Sequence[Run]) -> dict[Run, Reason]:
     return {run: reason for run in runs if (reason := reason_to_stay(run, answers))}
 
 
-def _check(run: Run, *, is_forced: bool) -> None:
+def _check(run: Run) -> None:
     """Refuse what is not a run, or cannot be removed from here.
 
     Raises:
@@ -141,8 +134,7 @@ def _check(run: Run, *, is_forced: bool) -> None:
     """
     require_no_link(run.directory)
     run.require_own()
-    if not (is_forced and run.script.is_file()):
-        _ = run.plan
+    _ = run.plan
     if Path.cwd().is_relative_to(run.directory.resolve()):
         raise ForbiddenError(
             f"the current directory is in {run.name}",
