@@ -171,13 +171,6 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail():
     assert logs.read([(0, logs.Line(mark, "", None))]).attempts == ()
 
 
-def test_a_circle_of_reruns_ends(run, monkeypatch):
-    monkeypatch.setattr(status, "elements", lambda _: ())
-    for name in (run.name, "../..", "/etc", "none"):
-        (run.directory / "job.json").write_text(f'{{"rerun_of": "{name}"}}')
-        assert status.elements_with_earlier(run) == []
-
-
 def test_no_name_of_a_run_is_obeyed_by_the_shell(home):
     """Bash gets a completion as it is, and users paste the next step."""
     names = ("x-0001", "x-$(id)", "x;id", "x\nplain,id", "x y", "--force", "x\x1b[2J")

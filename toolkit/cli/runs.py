@@ -172,8 +172,7 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
     """Show the results of a run, or of each point of a sweep.
 
     The result of RUN (default: the newest run) is the last JSON object that its first rank printed.
-    A sweep has a row for each point, also while it goes on; a rerun of its failed points also shows
-    those that had succeeded before.
+    A sweep has a row for each point, also while it goes on.
 
     \b
     Examples:
@@ -192,20 +191,17 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
             where = "a script prints them as one line of JSON, at its end"
             console.note(f"{chosen.name} has no results{yet}: {where}")
         return
-    points = status.elements_with_earlier(chosen)
+    points = status.elements(chosen)
     if as_json:
         planned = {point.number: dict(point.values) for point in chosen.plan.points}
         console.out_json(
             [
-                {"run": name, "values": planned.get(point.number, {}), **msgspec.to_builtins(point)}
-                for name, point in points
+                {"values": planned.get(point.number, {}), **msgspec.to_builtins(point)}
+                for point in points
             ],
         )
         return
-    console.out(points_table(chosen.plan.points, [point for _, point in points]))
-    for name in dict.fromkeys(name for name, _ in points if name != chosen.name):
-        numbers = ",".join(str(point.number) for other, point in points if other == name)
-        console.note(f"from {name}: {numbers}")
+    console.out(points_table(chosen.plan.points, points))
 
 
 @click.command("top")

@@ -20,7 +20,6 @@ from toolkit.errors import (
     ToolkitError,
     UsageError,
 )
-from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome, PointOutcome
 from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import history
@@ -195,23 +194,6 @@ def elements(run: Run) -> tuple[PointOutcome, ...]:
         return run.outcome.points
     states, past = run.client.elements(run.job_id), history(run)
     return read_elements(run, states, past, records.read(run), ended=False)
-
-
-def elements_with_earlier(run: Run) -> list[tuple[str, PointOutcome]]:
-    """Return the elements of a run, each with the name of its run.
-
-    A rerun of failed points has the elements that succeeded in the earlier run, too.
-    """
-    by_number = {point.number: (run.name, point) for point in elements(run)}
-    names = {run.name}
-    with suppress(ToolkitError, OSError):  # the earlier run has been removed, or cannot be read
-        job = run.read("job.json", Job)
-        while job and job.rerun_of and job.rerun_of not in names:
-            names.add(job.rerun_of)
-            run = Run(run.directory.parent / job.rerun_of)
-            by_number = {point.number: (run.name, point) for point in elements(run)} | by_number
-            job = run.read("job.json", Job)
-    return [by_number[number] for number in sorted(by_number)]
 
 
 def dependencies(
