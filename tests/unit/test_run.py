@@ -136,7 +136,7 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable, run):
     assert not run.has_ended
     for act in (
         run.require_own,
-        lambda: removal.remove([run], force=True),
+        lambda: removal.remove([run]),
         lambda: ssh.locate(run, "6006"),
         lambda: ssh.server(run),
         lambda: failed_points(str(run.directory)),
