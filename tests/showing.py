@@ -13,7 +13,7 @@ SHOWING: dict[str, tuple[str, ...]] = {
     "cluster show": ("", "--json"),
     "cluster status": ("", "--json"),
     "docs": ("", "run"),
-    "explain": ("RUN", "--json RUN", "--rules", "DIR/fifo", "DIR/log", "DIR/link"),
+    "explain": ("RUN", "--json RUN", "DIR/fifo", "DIR/log", "DIR/link"),
     "image cache": ("",),
     "image diff": ("DIR/images/fifo.sif DIR/images/link.sif",),
     "image list": ("", "--json"),

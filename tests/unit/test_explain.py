@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured, pasted
-from toolkit.cli.follow import _evidence, lines_of
-from toolkit.errors import UnknownRunError
+from toolkit.cli.follow import lines_of
 from toolkit.explain import gather
 from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.match import Evidence, Explanation, Match, Rule, find
@@ -154,20 +151,17 @@ def test_the_lines_of_the_rank_that_failed_first_come_first_in_an_array_too():
     assert found.suspicious[-1] == "... and 5 more"
 
 
-@pytest.mark.parametrize(
-    ("log", "launcher", "is_matched"), [("boom", "ray", True), ("boom", "", True), ("boom", "torchrun", False), ("boom\nfine", "ray", False)]
-)  # fmt: skip
-def test_conditions_hold(log, launcher, is_matched):
+@pytest.mark.parametrize(("log", "is_matched"), [("boom", True), ("boom\nfine", False)])
+def test_conditions_hold(log, is_matched):
     rule = Rule(
         summary="s",
         cause="c",
         fix=("f",),
         source="x",
         signatures=("boom",),
-        launchers=("ray",),
         without=("fine",),
     )
-    found = explain(Evidence(pasted(log), launcher=launcher), {"r": rule})
+    found = explain(Evidence(pasted(log)), {"r": rule})
     assert (found.match is not None) is is_matched
 
 
@@ -249,21 +243,6 @@ def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
     assert (found.first, found.reported) == (first, reported)
     failed = [line.split(maxsplit=1)[1] for line in lines_of(found) if line.startswith("failed")]
     assert failed == ([reported] if reported else [])
-
-
-@pytest.mark.parametrize(("kind", "is_told"), [("file", True), ("pipe", True), ("null", False)])
-def test_a_log_on_standard_input_that_is_not_read_is_told(
-    tmp_path, monkeypatch, capsys, kind, is_told
-):
-    (tmp_path / "log").write_text("FATAL: boom\n")
-    read, write = os.pipe()
-    os.close(write)
-    place = {"file": tmp_path / "log", "pipe": Path(f"/proc/self/fd/{read}")}
-    with place.get(kind, Path("/dev/null")).open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        with pytest.raises(UnknownRunError):
-            _evidence(None, tmp_path / "runs")
-    assert ("toolkit explain -" in capsys.readouterr().err) is is_told
 
 
 def test_an_element_of_an_array_does_not_go_on_for_another():

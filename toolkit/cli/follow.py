@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -212,7 +211,6 @@ def lines_of(explanation: Explanation) -> list[str]:
     else:
         rows = _cause_rows(explanation, explanation.match)
     rows += [("" if number else "stacks", text) for number, text in enumerate(explanation.stacks)]
-    rows.append(("searched", "; ".join(explanation.searched)))
     return [console.subject(name, text) for name, text in rows if text]
 
 
@@ -246,10 +244,9 @@ def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]
 @click.command("explain")
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
 @json_option
-@click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
 @runs_option
 @cluster_option()
-def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
+def explain_command(what: str | None, as_json: bool, runs: Path) -> None:
     """Explain why a run failed or waits, and what to do.
 
     RUN is a run's name, directory or job id (default: the newest run). LOGFILE is any log file, and
@@ -262,11 +259,6 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
       toolkit explain slurm-4711.out
       toolkit explain - < pasted.log
     """
-    known = gather.rules()
-    if list_rules:
-        rows = [(name, rule.summary, rule.source) for name, rule in known.items()]
-        console.out(console.table(("RULE", "CAUSE", "SOURCE"), rows))
-        return
     evidence, run, state = _evidence(what, runs)
     if run is not None and state is not None and state.state == "PENDING":
         reasons = waiting.explain(run)
@@ -281,29 +273,15 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
         console.note("this run succeeded; there is nothing to explain")
         show_attempts(outcome.attempts)
         return
-    explanation, forced = explain(evidence, known), run.plan.forced if run is not None else None
-    overruled = [*forced.findings, f"because: {forced.reason}"] if forced else []
-    data = msgspec.to_builtins(explanation) | ({"forced": overruled} if overruled else {})
+    explanation = explain(evidence, gather.rules())
     lines = lines_of(explanation)
     if run is not None and outcome is None:
         silence = status.silence_text(run)
         lines.append(console.subject("", "the run has not ended"))
         lines += [console.subject("silent", silence)] if silence else []
-    lines += [
-        console.subject("" if number else "forced", text) for number, text in enumerate(overruled)
-    ]
-    console.result(data, "\n".join(lines), as_json=as_json)
+    console.result(msgspec.to_builtins(explanation), "\n".join(lines), as_json=as_json)
     if outcome is not None:
         show_attempts(outcome.attempts)
-
-
-def _is_piped() -> bool:
-    """Return whether standard input is a file or a pipe, which may be a log."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # it is closed
-        return False
-    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Run | None, JobState | None]:
@@ -312,8 +290,6 @@ def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Run | None, JobSt
         return gather.of_stream(sys.stdin.buffer), None, None
     if what is not None and Path(what).is_file():
         return gather.of_file(Path(what)), None, None
-    if what is None and _is_piped():
-        console.note("standard input was not read; a log there: toolkit explain -")
     run = find(what, runs)
     state = status.query(run)
     return gather.of_run(run), run, state

@@ -34,7 +34,7 @@ from toolkit.model.run import Failure
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import is_over_memory
 from toolkit.text import redacted
-from toolkit.units import counted, signal_of
+from toolkit.units import signal_of
 
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed"
@@ -88,14 +88,11 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
 
     The middle of a line of more than 4,096 characters is not searched.
     """
-    long = sum(len(entry.text) > _BEGIN + _END for entry in evidence.entries)
-    if long:
-        entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
-        evidence = evidence._replace(entries=entries)
-    searched = _searched(evidence, len(rules), long)
+    entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
+    evidence = evidence._replace(entries=entries)
     hits = find(evidence.entries, rules)
     if _is_healthy(evidence, rules, hits):
-        return Explanation(first=NO_FAILURE, match=None, searched=searched, stacks=evidence.stacks)
+        return Explanation(first=NO_FAILURE, match=None, stacks=evidence.stacks)
     ranked = _of_first_rank(evidence, rules) or sorted(
         matches(evidence, rules, hits), key=lambda match: _order(match, evidence)
     )
@@ -114,7 +111,6 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         source=evidence.failure.source if evidence.failure else "",
         others=tuple(others[:3]),
         suspicious=() if has_cause else tuple(_suspicious(evidence)),
-        searched=searched,
         last="" if has_cause else _last(evidence),
         stacks=evidence.stacks,
         every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
@@ -302,18 +298,3 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
         yield from (begin + redacted(line.text.rstrip()) for line in lines[:_LINES_EACH])
     if len(sources) > _MOST_RANKS:
         yield f"... and {len(sources) - _MOST_RANKS} more"
-
-
-def _searched(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
-    lines = counted(len(evidence.entries), "line")
-    logs = counted(len({entry.label for entry in evidence.entries}), "log")
-    parts = [f"{lines} in {logs} with {counted(rules, 'rule')}"]
-    if evidence.state:
-        code = "" if evidence.exit_code is None else f", exit code {evidence.exit_code}"
-        parts.append(f"Slurm's state {evidence.state}{code}")
-    if long:
-        ends = f"the first {_BEGIN:,} and the last {_END:,} characters"
-        parts.append(f"of {counted(long, 'line')} only {ends}")
-    if evidence.nodes_down:
-        parts.append(f"unhealthy nodes: {', '.join(sorted(evidence.nodes_down))}")
-    return tuple(parts)

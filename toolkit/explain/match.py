@@ -55,9 +55,7 @@ class Rule(Model, frozen=True, kw_only=True):
         without: none of these may match any line of the log.
         states: Slurm's final states that the rule is for; empty: any.
         exit_codes: of the run, that the rule is for; empty: any.
-        launchers: that the rule is for; empty: any.
         nodes_down: the rule is for runs with a node that is down.
-        unrecorded: the rule is for runs whose outcome found no room on the disk.
         early: a rank prints it as a warning, goes on, and fails later with another error.
         any_rank: one rank prints it for all, such as the result of a training.
         weight: the matching rule with most weight is the cause: 10 for a general rule, 90 for a
@@ -80,9 +78,7 @@ class Rule(Model, frozen=True, kw_only=True):
     without: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
-    launchers: tuple[str, ...] = ()
     nodes_down: bool = False
-    unrecorded: bool = False
     early: bool = False
     any_rank: bool = False
     weight: int = 50
@@ -99,7 +95,7 @@ class Rule(Model, frozen=True, kw_only=True):
                 raise BadDataError(
                     f"{pattern!r} is not a regular expression: {error}", "signatures"
                 ) from None
-        facts = self.states or self.nodes_down or self.exit_codes or self.unrecorded
+        facts = self.states or self.nodes_down or self.exit_codes
         if not (self.signatures or facts):
             raise ValueError("a rule needs a signature or a condition")
 
@@ -124,7 +120,6 @@ class Evidence(NamedTuple):
         reported: the rank that failed first according to its launcher, in a log without a run.
         failure: the first failing rank by its record or its launcher; None if only lines tell.
         names: values of placeholders in fixes: ``run``, ``image``, ``job``.
-        unrecorded: the outcome found no room in the run's directory; logs may be cut off as well.
         stacks: where each rank was when it was asked, and what NCCL left.
     """
 
@@ -139,7 +134,6 @@ class Evidence(NamedTuple):
     reported: str = ""
     failure: Failure | None = None
     names: dict[str, str] = {}
-    unrecorded: bool = False
     stacks: tuple[str, ...] = ()
 
 
@@ -179,7 +173,6 @@ class Explanation(Model, frozen=True, kw_only=True):
         match: the cause; None if no rule matches.
         others: other rules that match, less likely.
         suspicious: the earliest lines of each rank that look like errors, if no cause is known.
-        searched: what was read.
         last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
         stacks: where each rank was when it was asked, and what NCCL left.
@@ -191,7 +184,6 @@ class Explanation(Model, frozen=True, kw_only=True):
     source: str = ""
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
-    searched: tuple[str, ...] = ()
     last: str = ""
     every_line: str = ""
     stacks: tuple[str, ...] = ()
@@ -338,15 +330,12 @@ def _holds(rule: Rule, evidence: Evidence) -> bool:
     """
     facts: tuple[tuple[Collection[str | int], str | int | None], ...] = (
         (rule.states, evidence.state or None),
-        (rule.launchers, evidence.launcher or None),
         (rule.exit_codes, evidence.exit_code),
     )
     for allowed, value in facts:
         if allowed and value not in allowed and (value is not None or not rule.signatures):
             return False
     if rule.nodes_down and not evidence.nodes_down and not rule.signatures:
-        return False
-    if rule.unrecorded and not evidence.unrecorded:
         return False
     return all(_anywhere(pattern, evidence) for pattern in rule.also) and not any(
         _anywhere(pattern, evidence) for pattern in rule.without
