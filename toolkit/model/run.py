@@ -650,7 +650,6 @@ class Code(Model, frozen=True, kw_only=True):
         is_changed: tracked files differed from the commit; ``code.diff`` has the differences.
         is_cut: ``code.diff`` is incomplete.
         untracked: names of files and directories that git neither tracked nor ignored.
-        note: which of these facts are unknown, and why.
     """
 
     script: ScriptFile | None = None
@@ -660,4 +659,3 @@ class Code(Model, frozen=True, kw_only=True):
     is_changed: bool = False
     is_cut: bool = False
     untracked: tuple[str, ...] = ()
-    note: str = ""

@@ -58,26 +58,18 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         folder: the directory that it lies in.
         secrets: values that must not be in the diff.
     """
-    tree, diff = git.top(folder), ""
-    code, notes = Code(tree=str(tree or "")), list[str]()
+    tree, code, diff = git.top(folder), Code(), ""
     if tree is not None:
-        if (state := git.state(tree)) is None:
-            notes.append("git does not tell the state of the tree")
-        code = state or code
-        answer = git.diff(tree, SECRET_FILES, _MOST_DIFF) if code.is_changed and code.commit else ""
-        if answer is None:
-            notes.append("git does not tell what differs from the commit")
-        diff = answer or ""
+        code = git.state(tree) or Code(tree=str(tree))
+        if code.is_changed and code.commit:
+            diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) or ""
     runs = run.directory.parent.resolve()
     untracked = [name for name in code.untracked if Path(code.tree, name) != runs]
-    if len(untracked) > _MOST_UNTRACKED:
-        notes.append(f"{len(untracked) - _MOST_UNTRACKED} more untracked names are not kept")
     code = replace(
         code,
         script=script,
         is_cut=len(diff) >= _MOST_DIFF,
         untracked=tuple(untracked[:_MOST_UNTRACKED]),
-        note="; ".join(notes),
     )
     for value in secrets:
         if len(value) >= 4:  # a shorter one would be found in every line
