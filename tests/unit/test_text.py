@@ -335,10 +335,3 @@ def strings(value: object) -> list[str]:
     if isinstance(value, list):
         return [text for part in value for text in strings(part)]
     return [value] if isinstance(value, str) else []
-
-
-@pytest.mark.usefixtures("run")
-def test_a_rank_that_has_printed_nothing_is_told_so():
-    code, out, error = said("logs", "--rank", "7")
-    assert code == 0
-    assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in out + error

@@ -20,7 +20,7 @@ from toolkit.api.run import write
 from toolkit.cli import console
 from toolkit.cli.follow import leave_results, show, show_explanation, show_outcome, show_state
 from toolkit.cli.main import cluster_option
-from toolkit.cli.options import flags, job_options
+from toolkit.cli.options import flags, job_options, job_options_except
 from toolkit.cli.shared import (
     INTERRUPTED,
     complete_runs,
@@ -55,7 +55,7 @@ _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
-@job_options
+@job_options_except("launcher")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -86,12 +86,6 @@ def shell(
       toolkit shell --image pytorch_22.03 --gpus-per-node 4 --time 2:00:00
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
-    if (options.get("launcher") or "shell") != "shell":
-        raise UsageError(
-            "a shell has no ranks to launch",
-            place="--launcher",
-            next_step="toolkit run --interactive starts ranks",
-        )
     name = options.get("job_name") or "shell"
     given = {**options, "launcher": "shell", "interactive": True, "pty": True, "job_name": name}
     layer, cwd = flags(given, arguments), Path.cwd()

@@ -27,7 +27,6 @@ from toolkit.errors import ToolkitError
 from toolkit.explain import gather, waiting
 from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.match import Evidence, Explanation, Match
-from toolkit.files import read_json
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, JobState, Outcome
@@ -36,7 +35,6 @@ from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run, find
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
-from toolkit.workshops.model import Joined
 
 _MOST_HOSTS, _MOST_RANKS = 64, 8  # that are named one by one
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
@@ -142,15 +140,11 @@ def leave_results(run: Run) -> None:
 
     try:
         target = leave(directory)
-        exercises = read_json(directory / JOINED, Joined, searched=True).exercises
     except ToolkitError as error:
         console.say("workshop", f"{error.cause}; {error.next_step}")
         return
-    if target is not None and run.name.rpartition("-")[0] in exercises:
-        console.say("workshop", f"result left in {target}")
-    elif target is not None:
-        names = ", ".join(exercises)
-        console.say("workshop", f"this run does not count: it is none of the exercises {names}")
+    if target is not None:
+        console.say("workshop", f"results of the exercises left in {target}")
 
 
 def show_outcome(outcome: Outcome, run: Run) -> None:

@@ -135,21 +135,13 @@ def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, run
         from toolkit.cli.follow import follow_run  # with the explanation of failures
 
         return follow_run(chosen, wanted=is_wanted)
-    ranks = set[int | None]()
+    is_empty = True
     for line in logs.Tail(chosen).read(last=True):
-        ranks.add(line.rank)
+        is_empty = False
         if is_wanted(line):
             console.out(f"{line.label}| {line.text}")
-    numbers = [number for number in ranks if number is not None]
-    if not ranks:
+    if is_empty:
         console.note(f"{chosen.name} has printed nothing yet; next: toolkit logs -f {chosen.word}")
-    elif rank is not None and rank not in ranks:
-        known = "no line has the number of a rank"
-        if len(numbers) == 1:
-            known = f"only rank {numbers[0]} has"
-        elif numbers:
-            known = f"ranks {min(numbers)} to {max(numbers)} have"
-        console.note(f"rank {rank} of {chosen.name} has printed nothing; {known}")
     if following and chosen.outcome is not None:
         from toolkit.cli.follow import show_outcome
 
@@ -411,15 +403,9 @@ def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
 @click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @runs_option
-@json_option
 @cluster_option()
 def prune(
-    older_than: str | None,
-    keep: int | None,
-    all_directories: bool,
-    yes: bool,
-    runs: Path,
-    as_json: bool,
+    older_than: str | None, keep: int | None, all_directories: bool, yes: bool, runs: Path
 ) -> None:
     """List old runs; with --yes, remove them.
 
@@ -440,7 +426,7 @@ def prune(
             "no age and no number of runs is given", place="--older-than, --keep", next_step=step
         )
     least = seconds(older_than, "--older-than") if older_than else None
-    rows, going, listed = [], [], []
+    rows, going = [], []
     for place in known_directories() if all_directories else (runs,):
         old = removal.candidates(all_runs(place), older_than=least, keep=keep)
         for run, reason in old.items():
@@ -453,10 +439,7 @@ def prune(
             going += [] if reason else [size]
             word = f"kept: {reason}" if reason else "removed" if yes else "would be removed"
             rows.append((directory.absolute(), human_size(size), human_age(age), word))
-            facts = {"run": run.name, "directory": str(directory.absolute())}
-            listed.append({**facts, "size": size, "age": age, "kept": reason})
-    data = {"removed": yes, "runs": listed}
-    console.listing(("RUN", "SIZE", "AGE", "") if rows else (), rows, data, as_json=as_json)
+    console.out(console.table(("RUN", "SIZE", "AGE", "") if rows else (), rows))
     step = "" if yes or not going else "; next: the same with --yes removes them"
     freed = f"{human_size(sum(going))}, {counted(len(going), 'run')}"
     console.say("freed" if yes else "would free", f"{freed}{step}")

@@ -33,7 +33,6 @@ from toolkit.localcluster.access import access
 from toolkit.model.base import AnyModel, to_json
 from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.model.site import Access
-from toolkit.quoting import shell
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
@@ -415,21 +414,11 @@ def find(name: str | None, runs: Path) -> Run:
 
 
 def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
-    elsewhere = other_directories(runs)
-    same = [path / name for path in elsewhere if name and _planned(path / name) >= 0]
-    where = f"in the directory {runs}"
-    cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
-    if name and _JOB_ID.match(name):
-        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
-    step = "toolkit ps --all-directories" if elsewhere else "toolkit run --help"
-    if same:
-        step = f"name it by its directory: {shell(same[0])}"
-    elif own:
-        step = "toolkit ps"
+    what = f"there is no run {name!r}" if name else "there are no runs"
     return UnknownRunError(
-        cause,
+        f"{what} in the directory {runs}",
         place="RUN",
         choices=[run.name for run in own],
         value=name or "",
-        next_step=step,
+        next_step="toolkit ps --all-directories" if other_directories(runs) else "toolkit ps",
     )
