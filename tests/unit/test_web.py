@@ -57,6 +57,17 @@ def test_the_login_of_an_index_stays_with_it(servers, tmp_path, code):
     assert logins(other) == ["", ""], "a file on another server than the index"
 
 
+def test_a_netrc_is_nobodys(servers, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter22\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    one, other = servers
+    one.answers["/a"] = to(f"http://{other.name}/c")
+    other.answers["/c"] = gives(b"data")
+    web.download(f"http://{one.name}/a", bytes, 9)
+    web.download(f"http://me:hunter22@{other.name}/c", bytes, 9)
+    assert (logins(one), logins(other)) == ([""], ["", BASIC])
+
+
 @pytest.mark.parametrize(
     ("login", "url", "is_sent"),
     [
@@ -95,14 +106,13 @@ def test_what_is_no_file_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("last", ["http://a.site/x", "https://b.site/x"])
-def test_https_does_not_become_http(monkeypatch, last):
+def test_https_does_not_become_http(monkeypatch):
     import requests
 
-    answer, first, second = (requests.Response() for _ in range(3))
-    first.url, second.url, answer.url = "https://a.site/x", "http://c.site/x", last
-    answer.history, answer.raw = [first, second], io.BytesIO()
-    monkeypatch.setattr(requests, "get", lambda *_, **__: answer)
+    answer = requests.Response()
+    answer.status_code, answer.headers["Location"] = 302, "http://a.site/x"
+    answer.raw = io.BytesIO()
+    monkeypatch.setattr(requests.Session, "get", lambda *_, **__: answer)
     with pytest.raises(OSError, match="from https to http"):
         web.download("https://a.site/x", bytes, 1)
 

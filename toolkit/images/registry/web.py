@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from toolkit.errors import MalformedInputError
 
 # The failures of a request: of the network, of HTTP, and of a malformed URL.
 FAILURES = (OSError, ValueError)
 _PORTS = {"http": 80, "https": 443}
+_MOST_REDIRECTS = 10
 _TIMEOUT = 60.0  # seconds until a server answers, or goes on
 _CHUNK = 1 << 16
+
+Origin = tuple[str, str, int | None]  # scheme, host, port
+
+
+def parse_origin(url: str) -> Origin:
+    """Return the scheme, host and port of a URL.
+
+    Raises:
+        ValueError: it is not a URL.
+    """
+    parts = urlsplit(url)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme)
 
 
 def download(
@@ -23,7 +36,7 @@ def download(
     certificates: str | None = None,
     logins: Iterable[str] = (),
 ) -> None:
-    """Fetch a file, and follow redirects, but take nothing by HTTP that was asked for by HTTPS.
+    """Fetch a file, and follow redirects over HTTP, but never from HTTPS to HTTP.
 
     Args:
         url: of the file.
@@ -39,34 +52,37 @@ def download(
     import requests
 
     known = ssl.get_default_verify_paths()
-    with requests.get(
-        url,
-        auth=_find_login(url, logins),
-        headers={"User-Agent": "toolkit", "Accept-Encoding": "identity"},
-        verify=certificates or known.cafile or known.capath or True,
-        timeout=_TIMEOUT,
-        stream=True,
-    ) as answer:
-        secure = [each.url.startswith("https:") for each in (*answer.history, answer)]
-        if secure[0] and not all(secure):
-            raise OSError("it redirects from https to http, which others can read")
-        answer.raise_for_status()
-        # Some servers call the compression of an archive that of their answer.
-        answer.raw.headers.pop("Content-Encoding", None)
-        _copy(answer.iter_content(_CHUNK), write, most)
+    with requests.Session() as session:
+        session.headers.update({"User-Agent": "toolkit", "Accept-Encoding": "identity"})
+        for _ in range(_MOST_REDIRECTS):
+            with session.get(
+                url,
+                # With none at all, requests would take one of ~/.netrc.
+                auth=_find_login(url, (*logins, url)) or (lambda request: request),
+                verify=certificates or known.cafile or known.capath or True,
+                timeout=_TIMEOUT,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                target = session.get_redirect_target(answer)
+                if target is None:
+                    answer.raise_for_status()
+                    # Some servers call the compression of an archive that of their answer.
+                    answer.raw.headers.pop("Content-Encoding", None)
+                    _copy(answer.iter_content(_CHUNK), write, most)
+                    return
+            before, url = url, urljoin(url, target)
+            if before.startswith("https:") and not url.startswith("https:"):
+                raise OSError("it redirects from https to http, which others can read")
+        raise OSError("it redirects without an end")
 
 
 def _find_login(url: str, logins: Iterable[str]) -> tuple[str, str] | None:
     """Return the user and password for the server of a URL, if there are any."""
     for parts in map(urlsplit, logins):
-        if parts.username and _server(parts.geturl()) == _server(url):
+        if parts.username and parse_origin(parts.geturl()) == parse_origin(url):
             return unquote(parts.username), unquote(parts.password or "")
     return None
-
-
-def _server(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 def _copy(parts: Iterable[bytes], write: Callable[[bytes], object], most: int) -> None:
