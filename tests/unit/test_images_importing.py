@@ -155,7 +155,8 @@ def test_a_definition_becomes_a_base(tmp_path):
         ("FROM a\nENV A=${B\n", ConfigError),
         ("FROM a\nENV A='open\n", ConfigError),
         ("FROM a\nENV A=${1}\n", ConfigError),
-        ("FROM a\nRUN <<-'END' sh\nENV x=1\nEND\n", ConfigError),
+        ("FROM a\nRUN <<END\nx\n", ConfigError),
+        ("FROM a\nRUN <<END\n#!/bin/python\nEND\n", ConfigError),
         ("FROM a\nCOPY <<END /x\nENV x=1\nEND\n", ConfigError),
     ],
 )
@@ -218,11 +219,24 @@ def test_a_shell_expands_words_as_buildkit_does(word, value):
 
 
 def test_instructions_are_read_as_buildkit_reads_them():
-    text = 'FROM a\r\nrun x \\  \r\n  # comment\r\n\r\n  y <<<z\r\nRUN ["a", "b"]\n'
+    heredocs = "RUN cat <<A <<-'B' >c\nRUN one\nA\n\ttwo\n\tB\n"
+    text = f'FROM a\r\nrun x \\  \r\n  # comment\r\n\r\n  y <<<z\r\n{heredocs}RUN ["a", "b"]\n'
     found = read_instructions(text)
-    assert [(one.line, one.name) for one in found] == [(1, "FROM"), (2, "RUN"), (6, "RUN")]
+    assert [one.line for one in found] == [1, 2, 6, 11]
     assert found[1].text == "x   y <<<z"
-    assert found[2].words == ("a", "b")
+    assert found[2].text == heredocs.removeprefix("RUN ").rstrip()
+    assert found[3].words == ("a", "b")
+
+
+def test_a_heredoc_alone_is_the_command_and_another_goes_to_its_program(tmp_path):
+    alone = "RUN <<-'END'\n\tset -e\n\n\techo \"$A\"\n\tEND\n"
+    made = recipe(f"FROM debian:12\n{alone}RUN python3 <<END\nprint(1)\nEND\n", tmp_path)
+    commands = [step["command"] for step in made["steps"]]
+    printed = [subprocess.run(["printf", "%b", each], capture_output=True) for each in commands]
+    assert [each.stdout.decode() for each in printed] == [
+        'set -e\n\necho "$A"\n',
+        "python3 <<END\nprint(1)\nEND",
+    ]
 
 
 @pytest.mark.parametrize("text", ["a\tb", "a\\b\n", "'{{ x }}'\n\x01", "é\u202e%s\\n", "\\0101"])
@@ -244,14 +258,14 @@ def test_files_come_along_as_they_are(tmp_path):
     (tmp_path / "d").chmod(0o555)
     (tmp_path / ".dockerignore").write_text("**/*.log\n")
     (tmp_path / "first").symlink_to("x")
-    recipe("FROM debian:12\nCOPY d /there\nCOPY first /\n", tmp_path)
+    recipe("FROM debian:12\nCOPY d /there\nARG F=first\nCOPY $F /\n", tmp_path)
     files = tmp_path / "mine.files"
     assert (files / "line-2/e/bytes").read_bytes() == bytes(range(256))
     assert (files / "line-2/e").stat().st_mode & 0o777 == 0o500
     assert (files / "line-2").stat().st_mode & 0o777 == 0o755, "more may be copied there"
     assert (files / "line-2/link").readlink() == Path("e/bytes")
     assert not (files / "line-2/no.log").exists()
-    assert (files / "line-3/first").read_text() == "text\n", "a link that COPY names is followed"
+    assert (files / "line-4/first").read_text() == "text\n", "a link that COPY names is followed"
 
 
 def test_a_plan_changes_with_the_files_that_it_copies(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.errors import ConfigError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.importers.context import Context
-from toolkit.images.recipe.importers.reader import Instruction, read_instructions
+from toolkit.images.recipe.importers.reader import HEREDOC, Instruction, read_instructions
 from toolkit.images.recipe.importers.words import (
     list_names,
     split_words,
@@ -36,7 +36,8 @@ _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "AD
 # No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
 # image, sets them.
 _NEVER_SET = {"HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD"}
-_HEREDOC = re.compile(r"(?:\A|\s)\d{0,9}<<-?['\"]?[A-Za-z_]")
+# A heredoc whose text is the command itself.
+_ONLY_HEREDOC = re.compile(HEREDOC.pattern + r"\n(?P<text>(?:.*\n)*)\t*(?P=name)")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 # Packages of the finished image that lack what they need; each where its program is there.
 _PIP_CHECK = {"pip": "if command -v pip >/dev/null; then pip check; fi"}
@@ -69,6 +70,7 @@ class DockerfileImport:
         self.steps: list[dict[str, Any]] = []
         self.unsupported: list[UnsupportedLine] = []
         self._globals: dict[str, str] = {}  # of ARG before FROM
+        self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
         self._as_user = ""
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
@@ -94,8 +96,8 @@ class DockerfileImport:
         name = instruction.name
         if not self.base and name not in ("FROM", "ARG"):
             raise ValueError("it is before FROM")
-        if name in ("RUN", "COPY", "ADD") and _HEREDOC.search(instruction.text):
-            raise ValueError("a heredoc: write its text as a file, COPY it, and RUN it")
+        if name in ("COPY", "ADD") and HEREDOC.search(instruction.text):
+            raise ValueError("a heredoc: write its text as a file, and COPY that")
         if name in ALTERNATIVES:
             self._report(instruction, ALTERNATIVES[name])
         elif name in _HANDLED:
@@ -188,6 +190,10 @@ class DockerfileImport:
         for name, value in values.items():
             if not list_names(value):
                 variables[name] = to_literal(value, {})
+            try:
+                self._known[name] = to_literal(value, self._known)
+            except ValueError:
+                self._known.pop(name, None)
         expand = [name for name, value in values.items() if list_names(value)]
         self.steps.append(
             {
@@ -216,7 +222,7 @@ class DockerfileImport:
         if instruction.words:
             options["program"] = list(instruction.words)
         else:
-            options |= encode_command(instruction.text)
+            options |= encode_command(_command(instruction.text))
             if self._program != ("/bin/sh", "-c"):
                 options["program"] = list(self._program)
         self._add_step(instruction, "shell", **options)
@@ -238,7 +244,7 @@ class DockerfileImport:
         sources = [
             source
             for word in words
-            for source in self.context.list_sources(to_literal(to_expanding(word), {}))
+            for source in self.context.list_sources(to_literal(to_expanding(word), self._known))
         ]
         is_file = len(sources) == 1 and not sources[0].is_dir() and not into
         options = {
@@ -253,6 +259,20 @@ class DockerfileImport:
             source += f"/{copies[0].name}"
         if copies:
             self._add_step(instruction, "copy", path=path, **options, source=source)
+
+
+def _command(text: str) -> str:
+    """Return the command of a RUN, of which a heredoc without a program is the text.
+
+    Raises:
+        ValueError: The heredoc is a program of its own, or it does not end.
+    """
+    if not HEREDOC.match(text) or text.split("\n")[0].split()[1:]:
+        return text
+    match = _ONLY_HEREDOC.fullmatch(text)
+    if match is None or match["text"].startswith("#!"):
+        raise ValueError("a heredoc that does not end, or begins with #!: COPY it, and RUN that")
+    return re.sub(r"(?m)^\t+", "", match["text"]) if match["dash"] else match["text"]
 
 
 def _require_flags(instruction: Instruction, *known: str) -> None:

@@ -1,14 +1,19 @@
 """Read the instructions of a Dockerfile, with their lines and flags, as BuildKit does. Pure.
 
-The rules are those of moby/buildkit, ``frontend/dockerfile/parser``. Heredocs are not read.
+The rules are those of moby/buildkit, ``frontend/dockerfile/parser``. Heredocs are read of RUN.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+
+HEREDOC = re.compile(
+    r"(?:\A|(?<=\s))\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)(?!\S)"
+)
 
 
 class Instruction(NamedTuple):
@@ -17,7 +22,7 @@ class Instruction(NamedTuple):
     Attributes:
         line: where it begins, from 1.
         name: in capitals.
-        text: all after the name and the flags, on one line.
+        text: all after the name and the flags, on one line; of RUN, the lines of its heredocs too.
         flags: ``{"chown": "me"}``.
         words: of the JSON form; None: it has the shell form.
     """
@@ -44,6 +49,10 @@ def read_instructions(text: str) -> tuple[Instruction, ...]:
         number, whole = _logical(lines, number)
         if whole.strip():
             name, flags, rest = _taken_apart(whole.strip())
+            for heredoc in HEREDOC.finditer(rest) if name == "RUN" else ():
+                end = _end_of_heredoc(lines, number, heredoc)
+                rest = "\n".join((rest, *lines[number:end]))
+                number = end
             result.append(Instruction(first, name, rest, flags, _json(rest)))
     return tuple(result)
 
@@ -65,6 +74,15 @@ def _logical(lines: Sequence[str], number: int) -> tuple[int, str]:
         if not whole.strip():
             whole = " "
     return number, whole
+
+
+def _end_of_heredoc(lines: Sequence[str], number: int, heredoc: re.Match[str]) -> int:
+    """Return the number of the line after a heredoc; one that does not end takes all lines."""
+    for at in range(number, len(lines)):
+        line = lines[at].lstrip("\t") if heredoc["dash"] else lines[at]
+        if line == heredoc["name"]:
+            return at + 1
+    return len(lines)
 
 
 def _taken_apart(line: str) -> tuple[str, dict[str, str], str]:
