@@ -317,12 +317,12 @@ def parse(text: str, context: Context | None = None) -> Script:
 
 
 def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
-    """Read a command with all lines that backslashes, quotes and arrays add to its first.
+    """Read a command with all lines that backslashes and quotes add to its first.
 
     Returns:
         The command, and the line of a quote in it that is never closed.
     """
-    text, bare, plain, quote, opened, depth = "", "", "", "", first, 0
+    text, bare, plain, quote, opened = "", "", "", "", first
     for number in range(first, len(lines) + 1):
         line, place, is_continued = lines[number - 1], 0, False
         while (match := _TOKENS[quote].match(line, place)) is not None:
@@ -330,19 +330,15 @@ def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
             place, is_continued = match.end(), match[0] == "\\" and quote != "'"
             if token == "#" and not quote and (before.isspace() or before in ";&|("):
                 break
-            hidden, is_array = quote, depth > 0 or plain.endswith("=")
+            hidden = quote
             if token == quote or (not quote and token in ("'", '"')):
                 opened = opened if quote else number
                 quote, hidden = "" if quote else token, ""
-            elif token == "(" and not quote and is_array:
-                depth += 1  # of an array, whose lines need no backslash
-            elif token == ")" and not quote and depth:
-                depth -= 1
             blank = " " * len(token)
             text += token
             bare += blank if hidden == "'" else token
             plain += blank if hidden else token
-        if not (is_continued or quote or depth):
+        if not (is_continued or quote):
             break
         text, bare, plain = text + "\n", bare + "\n", plain + "\n"
     command = Command(first, text.rstrip(), bare.rstrip(), plain.rstrip())

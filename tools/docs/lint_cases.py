@@ -145,21 +145,6 @@ CASES = (
     _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log", mends=True),
     _case("log-directory", "#SBATCH --output=logs/%j.log", "#SBATCH --output=there/%j.log"),
     _command("syntax", 'echo "never closed', "echo 'it\"s'"),
-    Case(
-        "continuation",
-        _batch("#SBATCH --nodes=1", "srun", "    --label true"),
-        _batch("#SBATCH --nodes=1", "srun \\", "    --label true"),
-        (4,),
-    ),
-    Case(
-        "continuation",
-        _batch("#SBATCH --nodes=1", "srun \\ ", "true"),
-        _batch(
-            "#SBATCH --nodes=1", "arguments=(", "    --label", ")", 'srun "${arguments[@]}" true'
-        ),
-        (3,),
-        _batch("#SBATCH --nodes=1", "srun \\", "true"),
-    ),
     _command("assignment", "MASTER ADDR=$(hostname)", "export MASTER_ADDR=$(hostname)"),
     _command(
         "assignment",

@@ -5,29 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from toolkit.checks import Edit, Result, at, check
+from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script
-
-
-@check(
-    "continuation",
-    "commands over several lines are joined",
-    cause="the command ends here; what follows is run as a command of its own, and is not found",
-    source="a published guide's script of submitit",
-)
-def _continuation(script: Script) -> Iterator[Result]:
-    firsts = {command.line for command in script.commands}
-    continued = {number for number, _, _ in script.command_lines()} - firsts
-    for command in script.commands:
-        if re.match(r"\s*--?[A-Za-z][\w-]*(?:[ =]|$)", command.plain):
-            message = f"this line begins with an option: {command.text.strip().split()[0]}"
-            yield at(command.line, message, fix="end the line before with a backslash")
-    for number, line in enumerate(script.lines, 1):
-        is_comment = line.lstrip().startswith("#")
-        if re.search(r"\s\\[ \t]+$", line) and not is_comment and number not in continued:
-            edit = Edit(line=number, text=line.rstrip())
-            yield at(number, "blanks follow the backslash", edits=[edit])
-
 
 _NAME_WITH_BLANK = re.compile(r"^\s*(?:export\s+)?([A-Z]+(?: [A-Z]+)+)=")
 _BROKEN_PATH = re.compile(
@@ -212,7 +191,6 @@ def _secret(script: Script) -> Iterator[Result]:
 
 
 RULES = (
-    _continuation,
     _assignment,
     _early_expansion,
     _background,
