@@ -145,13 +145,6 @@ CASES = (
     _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log", mends=True),
     _case("log-directory", "#SBATCH --output=logs/%j.log", "#SBATCH --output=there/%j.log"),
     _command("syntax", 'echo "never closed', "echo 'it\"s'"),
-    _command("assignment", "MASTER ADDR=$(hostname)", "export MASTER_ADDR=$(hostname)"),
-    _command(
-        "assignment",
-        "export PATH=/home/${USER} /.local/bin:$PATH",
-        "export PATH=/home/${USER}/.local/bin:$PATH",
-    ),
-    _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
     _command(
         "early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"
     ),

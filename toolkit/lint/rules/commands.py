@@ -8,34 +8,6 @@ from collections.abc import Iterator, Sequence
 from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script
 
-_NAME_WITH_BLANK = re.compile(r"^\s*(?:export\s+)?([A-Z]+(?: [A-Z]+)+)=")
-_BROKEN_PATH = re.compile(
-    r"^\s*export\s+(?P<name>\w*PATH)=(?P<value>\S+) +(?P<rest>/\S*:\$\{?(?P=name)\}?)"
-)
-_COMPARING = re.compile(r"\s*(?:\[|test|if|while|let|local|declare|readonly|expr)\b")
-_AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"'#]+$")
-
-
-@check(
-    "assignment",
-    "no blanks in assignments",
-    cause="the shell takes the first word for a command, or gives the variable only a part of its "
-    "value",
-    source="a published guide's scripts",
-)
-def _assignment(script: Script) -> Iterator[Result]:
-    for command in script.commands:
-        if name := _NAME_WITH_BLANK.match(command.plain):
-            message = f"{name[1]!r} cannot be the name of a variable"
-            yield at(command.line, message, fix=f"{name[1].replace(' ', '_')}=...")
-        elif broken := _BROKEN_PATH.match(command.bare):
-            message = f"there is a blank in the value of {broken['name']}"
-            yield at(command.line, message, fix=f"{broken['value']}{broken['rest']}")
-        elif (around := _AROUND.match(command.plain)) and not _COMPARING.match(command.plain):
-            message = f"a blank beside the = of {around[1] or around[2]}"
-            yield at(command.line, message, fix="no blanks around =")
-
-
 _OF_TASK = re.compile(
     r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|"
     r"PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
@@ -191,7 +163,6 @@ def _secret(script: Script) -> Iterator[Result]:
 
 
 RULES = (
-    _assignment,
     _early_expansion,
     _background,
     _ssh,
