@@ -84,7 +84,6 @@ CASES = (
     _case("dash", "#SBATCH —nodes=1", "#SBATCH --nodes=1", mends=True, refused=True),
     _command("dash", "horovodrun –np 4 python t.py", "horovodrun -np 4 python t.py", mends=True),
     _command("dash", "srun –n 2 python t.py", "srun -n 2 python t.py 'a –b'", mends=False),
-    _command("quote", "echo “hello”", 'echo "hello ”"'),
     _case("hidden-directive", " #SBATCH --nodes=1", "#SBATCH --nodes=1", mends=True),
     _case("hidden-directive", "# SBATCH --nodes=1", "##SBATCH --nodes=1"),
     Case(

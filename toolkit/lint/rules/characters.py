@@ -87,38 +87,6 @@ def _dashes(script: Script) -> Iterator[Result]:
             yield at(number, message, edits=edits, fix=corrected.strip())
 
 
-_STRAIGHT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
-# A value in one pair of them: any other may be an apostrophe, or belong to the value.
-_PLAIN = r"[^\\\"'\u2018\u2019\u201c-\u201e]*"
-_PAIR = re.compile(
-    rf"{_PLAIN}[= ](?:[\u201c\u201e]{_PLAIN}[\u201c\u201d]|\u2018{_PLAIN}\u2019)\s*\Z"
-)
-_ANY = re.compile(f"[{''.join(_STRAIGHT)}]")
-
-
-@check(
-    "quote",
-    "quotes are the shell's",
-    cause="the shell does not know it as a quote: words are split, and what looks closed stays "
-    "open",
-    source="a published guide's script for MultiWorkerMirroredStrategy",
-)
-def _quotes(script: Script) -> Iterator[Result]:
-    # Within straight quotes they may be text, unless those never close.
-    lines = {directive.line for directive in script.directives if _ANY.search(directive.plain)}
-    for number, line, plain in script.command_lines():
-        is_open = script.open_quote is not None and number >= script.open_quote
-        if _ANY.search(plain) or (is_open and _ANY.search(line)):
-            lines.add(number)
-    for number in lines:
-        line = script.lines[number - 1]
-        bent = _ANY.search(line)
-        is_clear = _PAIR.match(line) or not line.startswith("#SBATCH")
-        corrected = _ANY.sub(lambda match: _STRAIGHT[match[0]], line)
-        edits = [Edit(line=number, text=corrected)] if is_clear else []
-        yield at(number, f"{bent[0] if bent else ''} is not a quote of the shell", edits=edits)
-
-
 @check(
     "syntax",
     "bash can parse the script",
@@ -137,6 +105,5 @@ RULES = (
     _line_endings,
     _shebang,
     _dashes,
-    _quotes,
     _syntax,
 )
