@@ -140,8 +140,6 @@ CASES = (
         mends=True,
     ),
     _case("variable-in-directive", "#SBATCH --chdir=$HOME", "#SBATCH --chdir=/home"),
-    _case("log-name", "#SBATCH -e %s.e%j", "#SBATCH -e %x.e%j", mends=True),
-    _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log", mends=True),
     _case("log-directory", "#SBATCH --output=logs/%j.log", "#SBATCH --output=there/%j.log"),
     _command("syntax", 'echo "never closed', "echo 'it\"s'"),
     _command(

@@ -228,36 +228,6 @@ def _variable_in_directive(script: Script) -> Iterator[Result]:
             yield at(written.line, message, edits=edits, fix=fix)
 
 
-_KNOWN = "%AabJjNnstux"  # %% is a percent sign
-_PATTERN = re.compile(r"%(\d*)(.?)")
-_LIKELY = {"i": "%j", "s": "%x"}
-
-
-@check(
-    "log-name",
-    "patterns in names of logs are known",
-    severity="warning",
-    cause="the log gets another name than was meant",
-    source="sbatch(1), filename pattern",
-)
-def _log_name(script: Script) -> Iterator[Result]:
-    for written, option in script.options("output", "error"):
-        value, line = option.value or "", written.line
-        letters = [letter for _, letter in _PATTERN.findall(value)]
-        letter = next((each for each in letters if each not in _KNOWN or each == "s"), "")
-        if not letter:
-            continue
-        what = f"Slurm knows no pattern %{letter}"
-        if letter == "s":
-            what = "%s is the step's number, of which a batch job has none"
-        likely, text = _LIKELY.get(letter), written.text
-        is_only = text.count(f"%{letter}") == value.count(f"%{letter}") and "%%" not in text
-        new = text.replace(f"%{letter}", likely or "")
-        edits = [Edit(line=line, text=new)] if likely and is_only else []
-        fix = f"likely meant: {likely}" if likely else "%x: job's name, %j: its number"
-        yield at(line, f"{what} (in {value})", edits=edits, fix=fix)
-
-
 @check(
     "log-directory",
     "the directory of the logs exists",
@@ -283,6 +253,5 @@ RULES = (
     _unknown_option,
     _bad_value,
     _variable_in_directive,
-    _log_name,
     _log_directory,
 )
