@@ -174,7 +174,7 @@ SMALL = Site(
         ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4 -c 8", 0, ""),
         ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4\n#SBATCH -c 9", 4, "8 CPUs per node, 9"),
         ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:5", 3, "4 GPUs, 5 were asked for"),
-        ("#SBATCH -p long\n#SBATCH -N all -c ² -t soon --mem=much", 0, ""),  # others report these
+        ("#SBATCH -p long\n#SBATCH -N all -c ² -t soon --mem=much", 0, ""),  # sbatch refuses these
     ],
 )
 def test_a_site_is_asked_by_the_rules_of_run(directives, line, message):

@@ -18,7 +18,6 @@ class Case(NamedTuple):
         lines: where it is found.
         fixed: what ``--fix`` makes of ``bad``; empty where nothing is mechanical.
         refused: sbatch itself refuses ``bad`` and takes ``good``.
-        taken_since: version of Slurm whose sbatch takes ``bad`` after all; empty: none does.
         site: that both are for.
     """
 
@@ -28,7 +27,6 @@ class Case(NamedTuple):
     lines: tuple[int, ...] = (2,)
     fixed: str = ""
     refused: bool = False
-    taken_since: str = ""
     site: str = ""
 
     @property
@@ -124,15 +122,6 @@ CASES = (
         "srun --ntasks-per-node 1 python t.py --num_tasks 1",
         mends=False,
     ),
-    _case("bad-value", "#SBATCH --time=2h", "#SBATCH --time=2:0:0", refused=True),
-    Case(
-        "bad-value",
-        _batch("#SBATCH --gres=gpu=1", "srun true"),
-        _batch("#SBATCH --gres=gpu:1", "srun true"),
-        refused=True,
-        taken_since="23.11",
-    ),
-    _case("bad-value", "#SBATCH -N two", "#SBATCH -N 1-2", refused=True),
     _case(
         "variable-in-directive",
         "#SBATCH --output=/scratch/${USER}/%j.log",

@@ -156,42 +156,6 @@ def _unknown(program: str, name: str, line: int, text: str) -> Result:
     return at(line, f"{program} has no option --{name}", edits=edits, fix=advice)
 
 
-_TIME = r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)"
-_NUMBER = r"\d+"
-# option -> (what a value looks like, what to write)
-_FORMS = {
-    "time": (_TIME, "--time=2:00:00, or minutes, or days-hours"),
-    "time-min": (_TIME, "--time-min=2:00:00"),
-    "nodes": (r"\d+[kKmM]?(?:-\d+[kKmM]?)?(?:[,:]\S+)?", "--nodes=2, or --nodes=1-4"),
-    "ntasks": (_NUMBER, "--ntasks=4"),
-    "ntasks-per-node": (_NUMBER, "--ntasks-per-node=4"),
-    "tasks-per-node": (_NUMBER, "--ntasks-per-node=4"),
-    "cpus-per-task": (_NUMBER, "--cpus-per-task=8"),
-    "mem": (r"\d+(?:[KMGT]B?)?", "--mem=16G"),
-    "gres": (
-        r"(?:[\w.]+(?:[:/][\w.-]+)*(?::\d+[KMGT]?)?(?:\([^)]*\))?,?)+|none",
-        "--gres=gpu:4, or --gres=gpu:v100:4; Slurm takes gpu=4 since 23.11 only",
-    ),
-}
-
-
-@check(
-    "bad-value",
-    "values have the form of their option",
-    cause="sbatch refuses the script",
-    source="tried with Slurm 22.05, 24.11 and 26.05",
-)
-def _bad_value(script: Script) -> Iterator[Result]:
-    for name, (form, example) in _FORMS.items():
-        for written, option in script.options(name):
-            value, message = option.value or "", f"{option.written} needs a value"
-            if option.value is not None:
-                message = f"{value!r} is no value of {option.written}"
-            is_right = re.fullmatch(form, value, re.IGNORECASE) or not value.isascii()
-            if not is_right and not written.blank_equals:  # the rule of blanks finds those
-                yield at(written.line, message, fix=example)
-
-
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
 _PATTERNS = {
     "USER": "%u",
@@ -251,7 +215,6 @@ RULES = (
     _blank_equals,
     _stray_word,
     _unknown_option,
-    _bad_value,
     _variable_in_directive,
     _log_directory,
 )
