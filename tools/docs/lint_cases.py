@@ -198,9 +198,6 @@ CASES = (
         (4,),
     ),
     _command("bare-wait", "srun a &", "srun a 2>&1 && echo done &> log"),
-    _command("ssh", "ssh $node hostname", "ssh-keyscan $node"),
-    _command("kill-by-name", "pkill -f vllm", 'kill "$pid"'),
-    _command("kill-by-name", "ray stop", "ray status"),
     _command("secret", "jupyter lab --NotebookApp.token=$USER", "jupyter lab --config token.py"),
     _command(
         "secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"

@@ -100,36 +100,6 @@ def _background(script: Script) -> Iterator[Result]:
         yield at(started[-1][0], "nothing waits for what is started with &", fix=fix)
 
 
-@check(
-    "ssh",
-    "no processes are started by ssh",
-    severity="warning",
-    cause="what it starts is not part of the job: it has none of its variables and limits, and "
-    "may outlive it; many sites forbid it",
-    source="a published guide's script for MultiWorkerMirroredStrategy",
-    fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
-)
-def _ssh(script: Script) -> Iterator[Result]:
-    for call in script.calls("ssh") if script.is_batch else ():
-        yield at(call.line, "processes on the nodes are started by ssh")
-
-
-@check(
-    "kill-by-name",
-    "no processes are killed by name",
-    severity="warning",
-    cause="on a shared node it also ends your other jobs",
-    source="scripts for vLLM and Ollama on a shared cluster",
-    fix='pid=$! after the start, and kill "$pid" (or trap it)',
-)
-def _kill_by_name(script: Script) -> Iterator[Result]:
-    for call in script.calls("pkill", "killall"):
-        yield at(call.line, f"{call.program} ends processes by their name")
-    for call in script.calls("ray"):
-        if call.words[1:2] == ("stop",):
-            yield at(call.line, "ray stop ends every Ray of yours on the node, by name")
-
-
 _ARGUMENT = re.compile(
     r"--(?:[\w.]*[._-])?(?:token|password|passwd|secret|api[_-]?key)[= ](?P<value>[\"']?[^\s\"']+)",
     re.IGNORECASE,
@@ -165,7 +135,5 @@ def _secret(script: Script) -> Iterator[Result]:
 RULES = (
     _early_expansion,
     _background,
-    _ssh,
-    _kill_by_name,
     _secret,
 )
