@@ -158,12 +158,6 @@ CASES = (
         "horovodrun -H $hosts python t.py",
     ),
     Case(
-        "rank-count",
-        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 2 python t.py"),
-        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 4 python t.py"),
-        (4,),
-    ),
-    Case(
         "step-cpus",
         _batch("#SBATCH --cpus-per-task=8", "srun python t.py"),
         _batch("#SBATCH --cpus-per-task=8", "srun -c 8 python t.py"),
@@ -349,42 +343,6 @@ CASES = (
         "local-rendezvous",
         _batch("#SBATCH -N 2", "export MASTER_ADDR=::1"),
         _batch("#SBATCH -N 1", "export MASTER_ADDR=::1"),
-        (3,),
-    ),
-    Case(
-        "world-size",
-        _batch(
-            "#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=4", "srun python t.py"
-        ),
-        _batch(
-            "#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "export WORLD_SIZE=8", "srun python t.py"
-        ),
-        (4,),
-    ),
-    Case(
-        "world-size",
-        _batch("#SBATCH -n 8", "srun python t.py --world-size 2"),
-        _batch("#SBATCH -n 8", "srun python t.py --world-size $SLURM_NTASKS --world-size-file 2"),
-        (3,),
-    ),
-    Case(
-        "world-size",
-        _batch(
-            "#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4",
-            "export WORLD_SIZE=4",
-            "srun python spawn.py",
-        ),
-        _batch(
-            "#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4",
-            "export WORLD_SIZE=8",
-            "srun python spawn.py",
-        ),
-        (3,),
-    ),
-    Case(
-        "world-size",
-        _batch("#SBATCH -n 8", "export WORLD_SIZE=2", "srun python t.py"),
-        _batch("#SBATCH -N 8", "export WORLD_SIZE=2", "srun torchrun t.py"),
         (3,),
     ),
     Case(

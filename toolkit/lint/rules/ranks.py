@@ -50,36 +50,6 @@ def _slurm_variable(script: Script) -> Iterator[Result]:
             yield at(line, message, fix=fix)
 
 
-_RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
-
-
-@check(
-    "rank-count",
-    "launchers start as many ranks as Slurm",
-    severity="warning",
-    cause="nodes or GPUs that were asked for stay idle, or the launcher finds too few slots",
-    source="a published guide asks for 4 tasks on 2 nodes and starts 2",
-    fix="leave it to Slurm, or use $SLURM_NTASKS",
-)
-def _rank_count(script: Script) -> Iterator[Result]:
-    tasks = tasks_of(script)
-    for call in script.calls("horovodrun", "mpirun", "mpiexec") if tasks else ():
-        match = _RANKS_OPTION.search(call.plain)
-        if match and int(match[1]) != tasks:
-            yield at(
-                call.line, f"{call.program} starts {match[1]} ranks, the job has {tasks} tasks"
-            )
-
-
-def tasks_of(script: Script) -> int | None:
-    """Return the number of tasks of a job; None if its directives do not tell."""
-    if (total := script.value("ntasks")) is not None:
-        return int(total) if total.isdigit() else None
-    nodes = script.value("nodes") or "1"
-    each = script.value("ntasks-per-node") or script.value("tasks-per-node") or ""
-    return int(nodes) * int(each) if each.isdigit() and nodes.isdigit() else None
-
-
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
 _NODES_OPTION = re.compile(
     r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)"
@@ -161,38 +131,6 @@ def _local_rendezvous(script: Script) -> Iterator[Result]:
             yield at(line, f"ranks of several nodes are to meet at {match['place']}")
 
 
-_SIZE = re.compile(
-    r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)"
-)
-_OWN = re.compile(
-    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b"
-)
-_GPUS = re.compile(r"(?:gpu(?::[\w-]{1,64})?:)?(?P<count>\d{1,4})\Z")
-
-
-@check(
-    "world-size",
-    "WORLD_SIZE is the number of ranks",
-    cause="ranks wait for others that never come, or some are left out",
-    source="pytorch.org: WORLD_SIZE is the number of all ranks",
-    fix="WORLD_SIZE=$SLURM_NTASKS",
-)
-def _world_size(script: Script) -> Iterator[Result]:
-    tasks, nodes = tasks_of(script), script.nodes
-    if tasks is None or script.has(_OWN):
-        return
-    # A script may start a rank for each GPU of all nodes by itself.
-    total = script.value("gpus")
-    each = script.value("gpus-per-node") or script.value("gres") or ""
-    gpus, factor = _GPUS.match(each if total is None else total), 1
-    if total is None:
-        factor = nodes[1] if nodes else 0
-    fitting = {tasks, int(gpus["count"]) * factor if gpus and factor else None}
-    for line, match, _ in script.find(_SIZE, group="size"):
-        if int(match["size"]) not in fitting:
-            yield at(line, f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks")
-
-
 @check(
     "step-cpus",
     "steps get the job's CPUs",
@@ -235,11 +173,9 @@ def _fixed_port(script: Script) -> Iterator[Result]:
 
 RULES = (
     _slurm_variable,
-    _rank_count,
     _node_count,
     _lone_launcher,
     _local_rendezvous,
-    _world_size,
     _step_cpus,
     _fixed_port,
 )
