@@ -27,7 +27,7 @@ def test_sbatch_refuses_what_lint_says_it_does(toolkit, shared_dir):
 def test_what_lint_mends_is_submitted_and_runs(toolkit, shared_dir):
     script = shared_dir / "job.sbatch"
     script.write_text(
-        "#!/bin/bash\n#SBATCH –nodes=2\n#SBATCH -- job-name=two words\nmodule() { :; }\nsrun --label hostname\n#SBATCH -o out\n"
+        "#!/bin/bash\n#SBATCH –nodes=2\n#SBATCH --ntasks_per_node=1\nmodule() { :; }\nsrun --label hostname\n#SBATCH -o out\n"
     )
     assert toolkit("cluster", "exec", "--", "sbatch", "job.sbatch", cwd=shared_dir).returncode != 0
     assert toolkit("lint", "--fix", "job.sbatch", cwd=shared_dir).returncode == 0

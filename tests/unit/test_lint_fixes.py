@@ -13,8 +13,6 @@ from toolkit.lint.script import Script, parse
 from toolkit.quoting import sbatch
 
 WORD = st.text(st.sampled_from("abcXYZ019_.:/%,+@-–—“”‘’$=# \"'\\\\"), min_size=1, max_size=12)
-# "--name =x" is read as "--name=x": a value that begins with "=" cannot be told from it.
-TOLD = WORD.filter(lambda value: not value.startswith("="))
 PLAIN = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 NUMBER = st.integers(1, 64).map(str)
 TEXT = ("job-name", "comment", "output", "chdir", "account", "constraint")
@@ -31,10 +29,6 @@ FAULTS = (
     "none",
     "en dash",
     "em dash",
-    "blank after dashes",
-    "blanks around equals",
-    "blank after equals",
-    "blank before equals",
     "underscores",
     "indented",
     "blank after hash",
@@ -59,10 +53,6 @@ def spoiled(option: Meant, fault: str, *, is_short: bool) -> str:
     return {
         "en dash": f"#SBATCH –{name}={text}",
         "em dash": f"#SBATCH —{name} {text}",
-        "blank after dashes": f"#SBATCH -- {name}={text}",
-        "blanks around equals": f"#SBATCH --{name} = {text}",
-        "blank after equals": f"#SBATCH --{name}= {text}",
-        "blank before equals": f"#SBATCH --{name} ={text}",
         "underscores": f"#SBATCH --{name.replace('-', '_')}={text}",
         "indented": f"  {line}",
         "blank after hash": f"# {line[1:]}",
@@ -85,7 +75,7 @@ def options_of(script: Script) -> set[Meant]:
 def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
     """A script, and the options that its author meant, each once."""
     names = draw(st.lists(st.sampled_from((*TEXT, *COUNT)), unique=True, max_size=5))
-    meant = [(name, draw(NUMBER if name in COUNT else st.one_of(TOLD, PLAIN))) for name in names]
+    meant = [(name, draw(NUMBER if name in COUNT else st.one_of(WORD, PLAIN))) for name in names]
     before: list[str] = []
     after: list[str] = []
     for option in meant:
@@ -98,7 +88,6 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
 
 @settings(max_examples=300, deadline=None)
 @given(scripts())
-@example(("#!/bin/bash\n#SBATCH --job-name = resnet\nsrun true\n", {("job-name", "resnet")}))
 @example(('#!/bin/bash\n#SBATCH --comment="a –b"\nsrun true\n', {("comment", "a –b")}))
 @example(('#!/bin/bash\n#SBATCH --comment="it’s"\nsrun true\n', {("comment", "it’s")}))
 def test_what_is_fixed_is_what_was_meant(written):

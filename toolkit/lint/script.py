@@ -67,8 +67,6 @@ _TOKENS = {
     '"': re.compile(r"[^\"\\]+|\\.?|\""),
 }
 _OF_DIRECTIVES = {**_TOKENS, "'": re.compile(r"[^'\\]+|\\.?|'")}
-# Not "--comment a = b": there the "=" belongs to the value.
-_BLANK_EQUALS = re.compile(r"(?<!\S)(?P<name>--[A-Za-z][\w-]*)(?:\s+=\s*|=\s+)(?=[^\s=-])")
 _BEFORE = (
     r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*"
     r"(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
@@ -105,15 +103,6 @@ class Directive(NamedTuple):
     strays: tuple[str, ...]
     effective: bool
     problem: str = ""
-
-    @property
-    def blank_equals(self) -> re.Match[str] | None:
-        """The place of a blank beside the ``=`` of an option, if there is one."""
-        quote = re.search(r"[\"']", self.text)
-        match = _BLANK_EQUALS.search(self.plain)
-        if match or not quote:
-            return match
-        return _BLANK_EQUALS.search(self.text[: quote.start()] + "x")  # the value itself is quoted
 
 
 class Command(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
-from toolkit.lint.script import LONG, Directive, Script, directive, known_options
+from toolkit.lint.script import LONG, Script, directive, known_options
 
 # Several "#" are how people switch a directive off, and mean it.
 _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?P<rest>-.*)")
@@ -62,61 +62,23 @@ def _late_directive(script: Script) -> Iterator[Result]:
 
 
 @check(
-    "blank-equals",
-    "no blanks beside the = of an option",
-    cause="sbatch takes the = itself for the value, or an empty value, and what follows for "
-    "something else",
-    source="getopt_long(3); tried with Slurm 22.05",
-)
-def _blank_equals(script: Script) -> Iterator[Result]:
-    for written in script.directives:
-        if (match := written.blank_equals) is None:
-            continue
-        text = f"{written.text[: match.end('name')]}={written.text[match.end() :]}"
-        after = directive(text)
-        before, now = ([option.name for option in each.options] for each in (written, after))
-        is_sound = before == now and not after.problem  # the same options, now with their values
-        edits = [Edit(line=written.line, text=text)] if is_sound else []
-        message = f"there is a blank beside the = of {match['name']}"
-        yield at(written.line, message, edits=edits, fix=text)
-
-
-_SPLIT = re.compile(r"#SBATCH\s+--\s+(?=[a-z])")
-# Where the value ends is not known among quotes, straight or bent, and before a comment.
-_UNCLEAR = re.compile(r"[\\\"'#\u2018\u2019\u201c-\u201e]")
-
-
-@check(
     "stray-word",
     "every word of a directive belongs to an option",
-    cause="sbatch refuses the script: Invalid directive found in batch script",
+    cause="sbatch refuses the script (Invalid directive found in batch script), or takes the = for "
+    "a part of the value",
     source="tried with Slurm 22.05",
+    fix="no blanks beside =, and double quotes around a value of several words",
 )
 def _stray_word(script: Script) -> Iterator[Result]:
     for written in script.directives:
-        # The rule of blanks finds those, and the rule of dashes strays that are not ASCII.
-        if not written.blank_equals:
-            if written.problem:
-                yield at(written.line, written.problem)
-            elif written.strays and written.strays[0].isascii():
-                yield _stray(written)
-
-
-def _stray(written: Directive) -> Result:
-    line, stray = written.line, " ".join(written.strays)
-    if _SPLIT.match(written.text):
-        edit = Edit(line=line, text=_SPLIT.sub("#SBATCH --", written.text))
-        return at(line, "there is a blank between -- and the option's name", edits=[edit])
-    option = written.options[-1] if written.options else None
-    is_text = option is not None and option.name in ("job-name", "comment")
-    is_clear = len(written.options) == 1 and not _UNCLEAR.search(written.text, 1)
-    if option and is_text and is_clear and option.value and not option.value.startswith("="):
-        sign = "=" if option.written.startswith("--") else " "
-        text = f'#SBATCH {option.written}{sign}"{option.value} {stray}"'
-        edits = [Edit(line=line, text=text)]
-        return at(line, f"{stray!r} is not part of the value", edits=edits, fix=text)
-    advice = "put a value of several words in double quotes"
-    return at(line, f"{stray!r} belongs to no option", fix=advice)
+        words = list(written.strays)
+        words += [
+            option.value for option in written.options if option.value and option.value[0] == "="
+        ]
+        if written.problem:
+            yield at(written.line, written.problem)
+        elif words and words[0].isascii():  # `dash` reports the others
+            yield at(written.line, f"{' '.join(words)!r} belongs to no option")
 
 
 @check(
@@ -212,7 +174,6 @@ def _log_directory(script: Script) -> Iterator[Result]:
 RULES = (
     _hidden_directive,
     _late_directive,
-    _blank_equals,
     _stray_word,
     _unknown_option,
     _variable_in_directive,
