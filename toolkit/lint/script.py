@@ -25,40 +25,6 @@ LONG: dict[str, str] = {
     "share": "flag",
     "workdir": "value",
 }
-# What srun, and what salloc knows beyond these.
-_SRUN = frozenset(
-    (
-        *("accel-bind", "acctg-freq", "bcast-exclude", "compress", "cpu-bind", "cpu_bind"),
-        *(
-            "debugger-test",
-            "disable-status",
-            "distribution",
-            "epilog",
-            "exact",
-            "gpus",
-            "het-group",
-        ),
-        *("external-launcher", "immediate", "jobid", "kill-on-bad-exit", "label", "launch-cmd"),
-        *("launcher-opts", "mem-bind", "mem_bind", "mpi", "msg-timeout", "multi-prog"),
-        *("no-allocate", "no-shell", "overlap", "pack-group", "preserve-env", "prolog", "pty"),
-        *("het-group", "relative", "send-libs", "slurmd-debug", "task-epilog", "task-prolog"),
-        *(
-            "threads",
-            "tres-per-job",
-            "treewidth",
-            "tty",
-            "unbuffered",
-            "wait",
-            "whole",
-            "x11",
-            "exclude",
-        ),
-        *("container-image", "container-mounts", "container-name", "container-workdir"),
-        *("container-mount-home", "no-container-mount-home", "container-entrypoint"),
-        *("container-remap-root", "container-save", "container-writable", "container-env"),
-    )
-)
-_OTHERS = frozenset(("no-shell", "bell", "no-bell", "kill-command", "immediate", "x11"))
 _TAKING = ("mpi", "cpu-bind", "mem-bind", "distribution", "relative", "multi-prog")  # of srun
 # What a scanner reads at once outside of quotes, and within them.
 _TOKENS = {
@@ -402,8 +368,3 @@ def is_conditional(script: Script, command: Command) -> bool:
             break
         depth -= sum(word in ("fi", "esac") for word in words)
     return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
-
-
-def known_options(program: str) -> frozenset[str]:
-    """Return the long options of srun, sbatch or salloc."""
-    return frozenset(LONG) | (_SRUN if program == "srun" else _OTHERS)

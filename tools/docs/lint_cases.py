@@ -108,14 +108,7 @@ CASES = (
         mends=True,
         refused=True,
     ),
-    _case("unknown-option", "#SBATCH --ntask=1", "#SBATCH --ntasks=1", refused=True),
     _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
-    _command(
-        "unknown-option",
-        "srun --num_tasks_per_node 1 python t.py",
-        "srun --ntasks-per-node 1 python t.py --num_tasks 1",
-        mends=False,
-    ),
     _case(
         "variable-in-directive",
         "#SBATCH --output=/scratch/${USER}/%j.log",

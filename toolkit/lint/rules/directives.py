@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
-from toolkit.lint.script import LONG, Script, directive, known_options
+from toolkit.lint.script import LONG, Directive, Script, directive
 
 # Several "#" are how people switch a directive off, and mean it.
 _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?P<rest>-.*)")
@@ -85,37 +85,24 @@ def _stray_word(script: Script) -> Iterator[Result]:
     "unknown-option",
     "Slurm knows the options",
     cause="Slurm refuses the whole command",
-    source="sbatch --help and srun --help of Slurm 22.05 and 24.11",
+    source="sbatch --help of Slurm 22.05 and 24.11",
 )
 def _unknown_option(script: Script) -> Iterator[Result]:
-    # Unambiguous beginnings of a name are allowed, as they are there.
-    used = [("sbatch", each.line, option) for each in script.directives for option in each.options]
-    for call in script.calls("srun", "sbatch", "salloc"):
-        used += [(call.program, call.line, option) for option in call.slurm_options()[0]]
-    for program, line, option in used:
-        name, known = option.name, known_options(program)
-        begun = {each.replace("_", "-") for each in known if name and each.startswith(name)}
-        is_long = option.written.startswith("--") and name.isascii() and name
-        if not is_long or name in known or len(begun) == 1:
-            continue
-        if begun:
-            advice = f"one of --{', --'.join(sorted(begun))}"
-            yield at(line, f"--{name} may be several options of {program}", fix=advice)
-        else:
-            yield _unknown(program, name, line, script.lines[line - 1])
+    # Beginnings of a name are allowed, as they are there.
+    for written in script.directives:
+        for option in written.options:
+            name = option.name
+            is_long = option.written.startswith("--") and name.isascii()
+            if is_long and not any(known.startswith(name) for known in LONG):
+                yield _unknown(name, written)
 
 
-def _unknown(program: str, name: str, line: int, text: str) -> Result:
-    close, dashed = nearest(name, known_options(program)), name.replace("_", "-")
-    is_clear = close in (dashed, dashed.removeprefix("num-")) or f"n{close}" == dashed
-    if dashed == "num-tasks-per-node":
-        close, is_clear = "ntasks-per-node", True
-    written = re.compile(rf"(?<![^\s])--{re.escape(name)}(?![\w-])")
-    edits = []
-    if is_clear and len(written.findall(text)) == 1:  # others may be the program's own
-        edits = [Edit(line=line, text=written.sub(f"--{close}", text))]
+def _unknown(name: str, written: Directive) -> Result:
+    close, option, edits = nearest(name, LONG), f"--{name}", []
+    if close == name.replace("_", "-") and written.text.count(option) == 1:
+        edits = [Edit(line=written.line, text=written.text.replace(option, f"--{close}"))]
     advice = f"close: --{close}" if close else ""
-    return at(line, f"{program} has no option --{name}", edits=edits, fix=advice)
+    return at(written.line, f"sbatch has no option {option}", edits=edits, fix=advice)
 
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
