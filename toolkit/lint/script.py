@@ -25,7 +25,6 @@ LONG: dict[str, str] = {
     "share": "flag",
     "workdir": "value",
 }
-_TAKING = ("mpi", "cpu-bind", "mem-bind", "distribution", "relative", "multi-prog")  # of srun
 # What a scanner reads at once outside of quotes, and within them.
 _TOKENS = {
     "": re.compile(r"\\.?|[^\\'\"#()\s]+|\s+|."),
@@ -115,10 +114,6 @@ class Call(NamedTuple):
             return tuple(shlex.split(self.text.replace("\\\n", " ")))
         except ValueError:
             return tuple(self.text.replace("\\\n", " ").split())
-
-    def slurm_options(self) -> tuple[list[Option], list[str]]:
-        """Return the options of a call of srun, sbatch or salloc, and the command it starts."""
-        return _read_options(self.words[1:], self.program)
 
 
 # Where a pattern matches: the line, the match, and the command.
@@ -326,13 +321,8 @@ def directive(text: str, number: int = 1, *, effective: bool = True) -> Directiv
     return Directive(number, text, plain, tuple(options), tuple(strays), effective)
 
 
-def _read_options(words: Sequence[str], program: str = "") -> tuple[list[Option], list[str]]:
-    """Return the options among words, and the words that belong to none.
-
-    Args:
-        words: of a directive, or the arguments of a program.
-        program: whose options end with the first other word; empty for a directive.
-    """
+def _read_options(words: Sequence[str]) -> tuple[list[Option], list[str]]:
+    """Return the options among the words of a directive, and the words that belong to none."""
     options: list[Option] = []
     strays: list[str] = []
     rest = list(words)
@@ -340,19 +330,14 @@ def _read_options(words: Sequence[str], program: str = "") -> tuple[list[Option]
         word = rest.pop(0)
         if word.startswith("--") and len(word) > 2:
             name, sign, value = word[2:].partition("=")
-            takes = LONG.get(name) == "value" or (program and name in _TAKING)
-            if not sign and takes and rest:
+            if not sign and LONG.get(name) == "value" and rest:
                 value, sign = rest.pop(0), "="
             options.append(Option(name, f"--{name}", value if sign else None))
-        elif re.match(r"-[^-]" if program else r"-[A-Za-z]", word):
-            letter = word[1]
-            is_own = program and letter in "lKruXI"
-            name = letter if is_own else slurm_options.SHORT.get(letter, letter)
-            takes = LONG.get(name) == "value" and (program, letter) != ("srun", "W")
+        elif re.match(r"-[A-Za-z]", word):
+            name = slurm_options.SHORT.get(word[1], word[1])
+            takes = LONG.get(name) == "value"
             own = word[2:] or (rest.pop(0) if takes and rest else None)
             options.append(Option(name, word[:2], own))
-        elif program:
-            return options, rest if word == "--" else [word, *rest]
         else:
             strays.append(word)
     return options, strays

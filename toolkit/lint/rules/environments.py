@@ -28,10 +28,6 @@ def _gpu_binding(script: Script) -> Iterator[Result]:
     for directive, option in script.options("gpus-per-task"):
         if not single:
             yield at(directive.line, f"{option.written} gives every task GPUs of its own")
-    for call in script.calls("srun"):
-        options = {option.name: option.value for option in call.slurm_options()[0]}
-        if "gpus-per-task" in options and options.get("ntasks") != "1" and not single:
-            yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
     for line, match, _ in script.find(_BY_RANK):
         yield at(line, f"CUDA_VISIBLE_DEVICES is set from ${match[1]}")
 

@@ -131,6 +131,9 @@ def _local_rendezvous(script: Script) -> Iterator[Result]:
             yield at(line, f"ranks of several nodes are to meet at {match['place']}")
 
 
+_CPUS = re.compile(r"--cpus-per-task|--overlap|(?<!\S)-c[= ]?\"?(?:\d|\$\{?\w*CPU)")
+
+
 @check(
     "step-cpus",
     "steps get the job's CPUs",
@@ -145,8 +148,7 @@ def _step_cpus(script: Script) -> Iterator[Result]:
     if asked == "1" or any("SRUN_CPUS_PER_TASK" in command.text for command in script.commands):
         return
     for call in script.calls("srun"):
-        options, program = call.slurm_options()
-        if program and not {"cpus-per-task", "overlap"} & {option.name for option in options}:
+        if not _CPUS.search(call.bare):
             yield at(call.line, f"this step gets 1 CPU for each task, not {asked}")
 
 
