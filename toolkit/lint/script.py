@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from toolkit.model import slurm_options
@@ -31,7 +30,6 @@ _TOKENS = {
     "'": re.compile(r"[^']+|'"),
     '"': re.compile(r"[^\"\\]+|\\.?|\""),
 }
-_OF_DIRECTIVES = {**_TOKENS, "'": re.compile(r"[^'\\]+|\\.?|'")}
 _BEFORE = (
     r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*"
     r"(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
@@ -54,7 +52,6 @@ class Directive(NamedTuple):
     Attributes:
         line: its number.
         text: the line.
-        plain: the line with its comment, and what quotes or a backslash hide, blanked out.
         options: as sbatch reads them; a bare ``#`` ends them.
         strays: words that belong to no option, which sbatch refuses.
         effective: whether it is before the first command, so that sbatch reads it.
@@ -63,7 +60,6 @@ class Directive(NamedTuple):
 
     line: int
     text: str
-    plain: str
     options: tuple[Option, ...]
     strays: tuple[str, ...]
     effective: bool
@@ -183,12 +179,6 @@ class Script(NamedTuple):
             for match in pattern.finditer(getattr(command, part)):
                 yield command.line_of(match.start(group)), match, command
 
-    def command_lines(self) -> Iterator[tuple[int, str, str]]:
-        """Yield the number of each line of commands, the line without comment, and its plain."""
-        for command in self.commands:
-            lines = zip_longest(command.text.split("\n"), command.plain.split("\n"), fillvalue="")
-            yield from ((number, *pair) for number, pair in enumerate(lines, command.line))
-
     def has(self, pattern: re.Pattern[str], part: str = "text") -> bool:
         """Return whether a pattern matches in a command."""
         return any(pattern.search(getattr(command, part)) for command in self.commands)
@@ -297,28 +287,13 @@ def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
 
 def directive(text: str, number: int = 1, *, effective: bool = True) -> Directive:
     r"""Parse a directive as sbatch does: ``\`` escapes everywhere, and a bare ``#`` ends it."""
-    words: list[str] = []
-    plain, quote, word, place = _MARK, "", "", len(_MARK)
-    has_word = False
-    while (match := _OF_DIRECTIVES[quote].match(text, place)) is not None:
-        token, place = match[0], match.end()
-        is_mark = token == quote or (not quote and token in ("'", '"'))
-        if token == "#" and not quote:
-            break
-        if token.isspace() and not quote:
-            words += [word] if has_word else []
-            word, has_word = "", False
-        else:
-            word += "" if is_mark else token[1:] if token[0] == "\\" else token
-            has_word = True
-        plain += " " * len(token) if quote or is_mark or token[0] == "\\" else token
-        quote = ("" if quote else token) if is_mark else quote
-    plain = plain.ljust(len(text))
-    if quote:
-        problem = f"the quote {quote} is not closed"
-        return Directive(number, text, plain, (), (), effective, problem)
-    options, strays = _read_options([*words, word] if has_word else words)
-    return Directive(number, text, plain, tuple(options), tuple(strays), effective)
+    lexer = shlex.shlex(text.removeprefix(_MARK), posix=True)
+    lexer.whitespace_split, lexer.escapedquotes = True, "\"'"
+    try:
+        options, strays = _read_options(list(lexer))
+    except ValueError as error:
+        return Directive(number, text, (), (), effective, f"it cannot be read: {error}")
+    return Directive(number, text, tuple(options), tuple(strays), effective)
 
 
 def _read_options(words: Sequence[str]) -> tuple[list[Option], list[str]]:

@@ -42,7 +42,8 @@ def _shebang(script: Script) -> Iterator[Result]:
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
-_BENT_QUOTE = re.compile("[\u2018\u2019\u201c-\u201e]")
+# What may begin a text: a comment, a quote, straight or bent.
+_TEXT = re.compile(r"(?<=.)[#\"'\\\u2018\u2019\u201c-\u201e]")
 _SHORT = ("np", "al", "la", "mca")  # that mpirun and its like know with one hyphen
 _NAMES = {
     "–": "an en dash",
@@ -62,20 +63,13 @@ _NAMES = {
     "found in batch script",
 )
 def _dashes(script: Script) -> Iterator[Result]:
-    lines = {directive.line: directive.plain for directive in script.directives}
-    for number, line, plain in script.command_lines():
-        if _OPTION.search(plain) or not _OPTION.search(line):  # within quotes it may be text
-            lines[number] = script.lines[number - 1]
-    for number, plain in lines.items():
-        corrected = line = script.lines[number - 1]
-        # A dash right after a quote is part of that word, and one after a bent quote may be text.
-        options = [
-            match
-            for match in _OPTION.finditer(plain)
-            if line[max(match.start() - 1, 0)] not in "\"'"
-            and not _BENT_QUOTE.search(line, 0, match.start())
-        ]
-        for match in reversed(options):  # what quotes hide stays
+    places = [(each.line, each.text) for each in script.directives]
+    for command in script.commands:
+        places += enumerate(command.plain.split("\n"), command.line)
+    for number, text in places:
+        corrected = script.lines[number - 1]
+        options = list(_OPTION.finditer(_TEXT.split(text, maxsplit=1)[0]))
+        for match in reversed(options):
             is_short = len(match["name"]) == 1 or match["name"] in _SHORT
             hyphens = "-" if is_short else "--"
             corrected = corrected[: match.start()] + hyphens + corrected[match.start("name") :]
