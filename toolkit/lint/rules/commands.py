@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script
@@ -16,8 +16,7 @@ _EXPORTED = re.compile(
     r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b"
 )
 
-_EXPORT_F = re.compile(r"\s*export -f (.+)")
-_FUNCTION = re.compile(r"(\w{1,200})\(\) \{$")
+_EXPORT_F = re.compile(r"\bexport -f\b")
 
 
 @check(
@@ -38,31 +37,17 @@ def _early_expansion(script: Script) -> Iterator[Result]:
                 f"${match[1]} is replaced before {call.program} starts the tasks",
                 fix=f"{call.program} ... bash -c '... ${match[1]} ...'",
             )
-    if not script.is_batch:
-        return  # a script that srun starts on every task may do so
-    of_tasks = set(_lines_of_exported_functions(script.lines))
+    # A script that srun starts on every task may do so, and a function that is exported to tasks.
+    if not script.is_batch or script.has(_EXPORT_F):
+        return
     for command in script.commands:
         exported = _EXPORTED.match(command.bare)
-        if exported and command.line not in of_tasks:
+        if exported:
             yield at(
                 command.line,
                 f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
                 fix="set it in what srun starts",
             )
-
-
-def _lines_of_exported_functions(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the numbers of lines of functions that tasks call: ``export -f task``."""
-    exported = {
-        name for line in lines if (match := _EXPORT_F.match(line)) for name in match[1].split()
-    }
-    function = ""
-    for number, line in enumerate(lines, 1):
-        begins = _FUNCTION.match(line)
-        function = begins[1] if begins else function
-        if function in exported:
-            yield number
-        function = "" if line == "}" else function
 
 
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
