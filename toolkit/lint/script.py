@@ -34,6 +34,7 @@ _BEFORE = (
     r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*"
     r"(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
 )
+_CONDITIONAL = re.compile(r"\A(?:\s|\[\[? |(?:if|case)\b)|&&")
 # "2>&1" and "&>" are no end of a command.
 _END = re.compile(r"[|;)`]|(?<!>)&(?!>)|(?<!\\)\n")
 
@@ -318,13 +319,6 @@ def _read_options(words: Sequence[str]) -> tuple[list[Option], list[str]]:
     return options, strays
 
 
-def is_conditional(script: Script, command: Command) -> bool:
-    """Return whether a condition decides about a command; it may be about the number of nodes."""
-    depth = 0
-    for each in script.commands:
-        words = [word.rstrip(";") for word in each.plain.split()]
-        depth += sum(word in ("if", "case") for word in words)
-        if each.line >= command.line:
-            break
-        depth -= sum(word in ("fi", "esac") for word in words)
-    return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
+def is_conditional(command: Command) -> bool:
+    """Return whether a condition seems to decide about a command: it is indented, or says so."""
+    return bool(_CONDITIONAL.search(command.plain))

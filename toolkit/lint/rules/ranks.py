@@ -103,7 +103,7 @@ def _lone_launcher(script: Script) -> Iterator[Result]:
         is_launcher = call.program == "torchrun" or (words[1:2] == ("-m",) and words[2:3] in _ONE)
         # After a backslash another program starts this one.
         is_continued = before.rstrip(" \t").endswith("\\")
-        if is_launcher and not is_continued and not is_conditional(script, call.command):
+        if is_launcher and not is_continued and not is_conditional(call.command):
             yield at(call.line, f"{call.program} starts on the first of {nodes} nodes only")
 
 
@@ -127,7 +127,7 @@ def _local_rendezvous(script: Script) -> Iterator[Result]:
     if script.least_nodes < 2 or script.has(_CHOSEN):
         return
     for line, match, command in script.find(_MEETING, group="place"):
-        if "--standalone" not in command.text and not is_conditional(script, command):
+        if "--standalone" not in command.text and not is_conditional(command):
             yield at(line, f"ranks of several nodes are to meet at {match['place']}")
 
 
