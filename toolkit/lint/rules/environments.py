@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import takewhile
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.script import Script, call_at
@@ -37,7 +36,7 @@ _STARTED = re.compile(
 )
 _ACTION = re.compile(r"[ \t](?:exec|run|shell)[ \t]")
 _GIVEN = re.compile(r"--nv\b|--rocm\b|--nvccli\b|(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI|ROCM)=")
-_IMAGES = (".sif", ".simg", ".img")
+_IMAGE = re.compile(r"\.(?:sif|simg|img)\b|\$\{?(?i:\w*(?:image|sif))\b")
 _OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 
 
@@ -58,20 +57,9 @@ def _no_nv(script: Script) -> Iterator[Result]:
         return
     for place in script.find(_STARTED, "plain", "program") if not script.has(_GIVEN) else ():
         call = call_at(place)
-        words = list(takewhile(lambda word: not _is_image(word, script), call.words[1:]))
-        if _ACTION.search(call.plain) and "$" not in " ".join((call.words[0], *words)):
-            # A variable among the options up to the image may hold --nv.
+        options = _IMAGE.split(call.text, maxsplit=1)[0]
+        if _ACTION.search(call.plain) and "$" not in options:  # a variable may hold --nv
             yield at(place[0], f"the job has GPUs, and {call.program} is started without --nv")
-
-
-def _is_image(word: str, script: Script) -> bool:
-    """Return whether a word is an image, or a variable that holds one."""
-    name = re.fullmatch(r"\$\{?(\w{1,64})\}?", word)
-    if name is None:
-        return word.endswith(_IMAGES)
-    set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})")
-    matches = (set_to.search(command.text) for command in script.commands)
-    return any(match[1].endswith(_IMAGES) for match in matches if match)
 
 
 _OF_RANKS = re.compile(
