@@ -91,14 +91,12 @@ def _export(script: Script) -> Iterator[Result]:
             yield at(command.line, message, edits=edits, fix=new.strip())
 
 
-_KNOWN = re.compile(
-    r"profile\.d/(?:conda|mamba)\.sh|\b(?:conda|mamba|micromamba)\s{1,8}shell\b|"
-    r"shell\.bash\s{1,8}hook|\bbash_profile\b|\.bashrc\b|\.profile\b"
-    r"|\b(?:__conda_setup|conda_init)\b"
-)
-# What another file does is not known.
+# What another file or a module does is not known.
 _SOURCED = re.compile(r"(?:^|[\n;&|(])\s{0,80}(?:source|\.)\s{1,80}[^\s;&|)]")
-_MODULE = re.compile(r"\bmodule\s{1,8}(?:load|add)\b|\bml\s")
+_DEFINES = re.compile(
+    rf"{_SOURCED.pattern}|\bmodule\s{{1,8}}(?:load|add)\b|\bml\s|"
+    r"\b(?:conda|mamba|micromamba)\s{1,8}shell\b|\bshell\.bash\s{1,8}hook|\b__conda_setup\b"
+)
 _LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
 
 
@@ -113,9 +111,7 @@ _LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
 def _conda_activate(script: Script) -> Iterator[Result]:
     if not script.is_batch or _LOGIN.match(script.lines[0]):
         return
-    # What another file or a module does is not known.
-    patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
-    places = [command.line for each in patterns for _, _, command in script.find(*each)]
+    places = (command.line for _, _, command in script.find(_DEFINES))
     first = min(places, default=len(script.lines) + 1)
     for call in script.calls("conda", "mamba", "micromamba"):
         if call.words[1:2] == ("activate",) and call.line < first:
