@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks import Edit, Result, at, check
+from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script, is_conditional
 
-# A hostlist of the script's own names is right; of Slurm's list, it is the list again.
-_SHOW = re.compile(
-    r"\bscontrol\s+show\s+(nodelist|nodes?|hostlist(?=\s+[\"']?\$\{?SLURM_))\b(?=\s+[\"']?\$)"
-)
 _FORMS = (
+    (  # A hostlist of the script's own names is right; of Slurm's list, it is the list again.
+        re.compile(
+            r"\bscontrol\s+show\s+(?:nodelist|nodes?|hostlist(?=\s+[\"']?\$\{?SLURM_))\b"
+            r"(?=\s+[\"']?\$)"
+        ),
+        "this does not list the names of hosts",
+        "scontrol show hostnames",
+    ),
     (
         re.compile(
             r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
@@ -40,20 +44,13 @@ _FORMS = (
     source="sbatch(1), output environment variables; scontrol(1)",
 )
 def _slurm_variable(script: Script) -> Iterator[Result]:
-    for line, match, command in script.find(_SHOW, "bare"):
-        written = command.text.split("\n")[line - command.line]
-        edits = [Edit(line=line, text=_SHOW.sub("scontrol show hostnames", written))]
-        message = f"scontrol show {match[1]} does not list the names of hosts"
-        yield at(line, message, edits=edits, fix="scontrol show hostnames")
     for pattern, message, fix in _FORMS:
         for line, _, _ in script.find(pattern, "bare"):
             yield at(line, message, fix=fix)
 
 
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
-_NODES_OPTION = re.compile(
-    r"--nnodes[= ]\s{0,8}[\"']?(?P<least>\d{1,6})(?::(?P<most>\d{1,6}))?(?=[\s\"'\\]|$)"
-)
+_NODES_OPTION = re.compile(r"--nnodes[= ]\s{0,8}[\"']?(\d{1,6})(?=[\s\"'\\]|$)")
 
 
 @check(
@@ -69,14 +66,11 @@ def _node_count(script: Script) -> Iterator[Result]:
         return
     for command in script.commands:
         match = _NODES_OPTION.search(command.text) if _LAUNCHER.search(command.text) else None
-        if match is None or "--standalone" in command.text:
-            continue
-        least, most = int(match["least"]), int(match["most"] or match["least"])
-        if most < nodes[0] or least > nodes[1]:
-            job = str(nodes[0]) if nodes[0] == nodes[1] else f"{nodes[0]} to {nodes[1]}"
-            wanted = match["least"] + (f":{match['most']}" if match["most"] else "")
-            message = f"torchrun gets --nnodes={wanted}, and the job has --nodes={job}"
-            yield at(command.line_of(match.start()), message)
+        is_alone = "--standalone" in command.text
+        if match and not is_alone and not nodes[0] <= int(match[1]) <= nodes[1]:
+            job = f"the job has --nodes={script.value('nodes')}"
+            line = command.line_of(match.start())
+            yield at(line, f"torchrun gets --nnodes={match[1]}, and {job}")
 
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
