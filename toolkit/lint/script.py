@@ -133,16 +133,11 @@ class Context(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A whole script, and its context.
-
-    Attributes:
-        open_quote: the line of a quote that is never closed.
-    """
+    """A whole script, and its context."""
 
     lines: tuple[str, ...]
     directives: tuple[Directive, ...]
     commands: tuple[Command, ...]
-    open_quote: int | None
     context: Context
 
     def options(self, *names: str) -> Iterator[tuple[Directive, Option]]:
@@ -236,9 +231,9 @@ def parse(text: str, context: Context | None = None) -> Script:
     lines = lines_of(text)
     commands: list[Command] = []
     written: set[int] = set()  # lines of strings and here-documents: a script may write another
-    number, open_quote = 1, None
-    while number <= len(lines) and open_quote is None:
-        command, open_quote = _command(lines, number)
+    number = 1
+    while number <= len(lines):
+        command = _command(lines, number)
         if command.plain.strip():
             commands.append(command)
         last = number + command.text.count("\n")
@@ -254,16 +249,12 @@ def parse(text: str, context: Context | None = None) -> Script:
         for number, line in enumerate(lines, 1)
         if line.startswith(_MARK) and number not in written
     )
-    return Script(lines, directives, tuple(commands), open_quote, context or Context())
+    return Script(lines, directives, tuple(commands), context or Context())
 
 
-def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
-    """Read a command with all lines that backslashes and quotes add to its first.
-
-    Returns:
-        The command, and the line of a quote in it that is never closed.
-    """
-    text, bare, plain, quote, opened = "", "", "", "", first
+def _command(lines: Sequence[str], first: int) -> Command:
+    """Read a command with all lines that backslashes and quotes add to its first."""
+    text, bare, plain, quote = "", "", "", ""
     for number in range(first, len(lines) + 1):
         line, place, is_continued = lines[number - 1], 0, False
         while (match := _TOKENS[quote].match(line, place)) is not None:
@@ -273,7 +264,6 @@ def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
                 break
             hidden = quote
             if token == quote or (not quote and token in ("'", '"')):
-                opened = opened if quote else number
                 quote, hidden = "" if quote else token, ""
             blank = " " * len(token)
             text += token
@@ -282,8 +272,7 @@ def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
         if not (is_continued or quote):
             break
         text, bare, plain = text + "\n", bare + "\n", plain + "\n"
-    command = Command(first, text.rstrip(), bare.rstrip(), plain.rstrip())
-    return command, opened if quote else None
+    return Command(first, text.rstrip(), bare.rstrip(), plain.rstrip())
 
 
 def directive(text: str, number: int = 1, *, effective: bool = True) -> Directive:

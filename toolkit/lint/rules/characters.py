@@ -88,9 +88,6 @@ def _dashes(script: Script) -> Iterator[Result]:
     source="bash -n",
 )
 def _syntax(script: Script) -> Iterator[Result]:
-    if script.open_quote is not None:
-        yield at(script.open_quote, "a quote is opened here and never closed")
-        return
     for line, message in script.context.syntax:
         yield at(line, message)
 
