@@ -57,7 +57,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         (("jobs", "xyzzy"), 64, ("no command 'xyzzy'", "one of copy, list")),
         (("prune",), 64, ("no age", "--older-than")),
         (("prune", "--older-than", "x"), 64, ("'x' is not an age", "such as 30d")),
-        (("lint", "no-such-script"), 78, ("no script no-such-script", "sbatch script")),
+        (("lint", "no-such-script"), 78, ("no-such-script", "cannot be read: No such file")),
         (("site", "show", "generik"), 85, ("at        NAME", "close     generic")),
         (
             ("bench", "allreduce", "--min-size", "8", "--max-size", "4"),

@@ -29,20 +29,9 @@ def read(file: Path) -> str:
         return sys.stdin.read()
     try:
         return read_text(file)
-    except FileNotFoundError:
-        near = [str(file.parent / path.name) for path in file.parent.glob("*") if path.is_file()]
-        raise ConfigError(
-            f"there is no script {file}",
-            place="FILE",
-            choices=near,
-            value=str(file),
-            next_step="name an sbatch script, or - for standard input",
-        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(
-            f"the script cannot be read: {reason}", place=str(file), next_step=f"ls -ld {file}"
-        ) from None
+        raise ConfigError(f"the script cannot be read: {reason}", place=str(file)) from None
 
 
 def context_of(file: Path, text: str, site: Site | None) -> Context:
