@@ -177,7 +177,12 @@ CASES = (
         _batch("#SBATCH --nodes=2", "srun -n1 a & pid=$!", 'wait "$pid"'),
         (4,),
     ),
-    _command("bare-wait", "srun a &", "srun a 2>&1 && echo done &> log"),
+    Case(
+        "bare-wait",
+        _batch("#SBATCH --nodes=2", "srun a &", "wait"),
+        _batch("#SBATCH --nodes=2", "srun a 2>&1 && echo done &> log", "wait"),
+        (4,),
+    ),
     _command("secret", "jupyter lab --NotebookApp.token=$USER", "jupyter lab --config token.py"),
     _command(
         "secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"

@@ -51,38 +51,20 @@ def _early_expansion(script: Script) -> Iterator[Result]:
 
 
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
-_PROGRAM = re.compile(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)")
-_BARE = re.compile(r"(?:^|[\n;])[ \t]*wait[ \t]*(?:$|[\n;#])")
-_ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
+_BARE = re.compile(r"(?:^|[\n;])[ \t]*(?P<wait>wait)[ \t]*(?:$|[\n;#])")
 
 
 @check(
     "bare-wait",
-    "background processes are waited for",
-    cause="a bare wait always ends with 0, so the job succeeds whatever failed; without a wait "
-    "the job ends at once and kills them",
+    "background processes are waited for by their ids",
+    cause="a bare wait always ends with 0, so the job succeeds whatever failed",
     source="NeMo-Run templates/slurm.sh.j2; bash(1)",
+    fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
 )
 def _background(script: Script) -> Iterator[Result]:
-    if not script.is_batch:
-        return
-    started = list(script.find(_BACKGROUND, "plain"))
-    if not started:
-        return
-    bare = list(script.find(_BARE, "plain"))
-    for _, match, command in bare:
-        line = command.line_of(match.start() + len(match[0]) - len(match[0].lstrip()))
-        yield at(
-            line,
-            "wait without a process id ends with 0 whatever happened",
-            fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
-        )
-    # A program in the foreground that follows keeps the job alive.
-    last = started[-1][2].line
-    goes_on = any(_PROGRAM.match(each.plain) for each in script.commands if each.line > last)
-    if not bare and not script.has(_ANY, "plain") and not goes_on:
-        fix = 'keep its id (pid=$!), and wait "$pid" at the end'
-        yield at(started[-1][0], "nothing waits for what is started with &", fix=fix)
+    if script.is_batch and script.has(_BACKGROUND, "plain"):
+        for line, _, _ in script.find(_BARE, "plain", "wait"):
+            yield at(line, "wait without a process id ends with 0 whatever happened")
 
 
 _ARGUMENT = re.compile(
