@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.errors import ToolkitError, nearest
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.lint.script import Script
 from toolkit.model.case import Case
 from toolkit.model.job import Job
@@ -24,19 +24,10 @@ def _site(script: Script) -> Iterator[Result]:
     site = script.context.site
     if site is None or not script.is_batch:
         return
-    name = script.value("partition")
-    if name is not None and site.partitions and name not in site.partitions:
-        close = nearest(name, site.partitions)
-        *_, (directive, _) = script.options("partition")  # sbatch takes the last
-        fix = f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}"
-        yield at(directive.line, f"{site.name} has no partition {name!r}", fix=fix)
-    strays = [word for directive in script.directives for word in directive.strays]
     for finding in _findings(script, site):
         place = (finding.place or "").rpartition(" ")[2].removeprefix("--")
         uses = ([*script.options(name)] for name in _PLACES.get(place, (place,)))
         own = next((each[-1] for each in uses if each), None)
-        if own is None and any(place in word for word in strays):
-            continue  # a directive with a typographic dash is reported by another rule
         directive, _ = own or [(script.directives[0], None), *script.options("partition")][-1]
         is_removable = place in site.forbidden and len(directive.options) == 1
         edits = [Edit(line=directive.line, text=None)] if own and is_removable else []
@@ -47,6 +38,10 @@ def _site(script: Script) -> Iterator[Result]:
 def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
     """Yield what the rules of `toolkit run` find in a script's job."""
     asked = Case(_job(script), site)
+    name, known = asked.job.partition, site.partitions
+    if known and name is not None and name not in known:
+        cause = f"{site.name} has no partition {name!r}"
+        yield UsageError(cause, place="--partition", choices=known, value=name)
     rules = (job.partition, job.size, job.gpus, job.anywhere)
     for rule in (*rules, job.user_gpus, job.time):
         yield from rule(asked)
