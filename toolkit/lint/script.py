@@ -106,11 +106,8 @@ class Call(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words without quotes, as far as they are known without a shell."""
-        try:
-            return tuple(shlex.split(self.text.replace("\\\n", " ")))
-        except ValueError:
-            return tuple(self.text.replace("\\\n", " ").split())
+        """Its words, with their quotes."""
+        return tuple(self.text.replace("\\\n", " ").split())
 
 
 # Where a pattern matches: the line, the match, and the command.
