@@ -179,7 +179,7 @@ def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_ans
     run = new_run(tmp_path / "x-0001", 7)
     silences = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
     told = followed(run, monkeypatch, *silences)
-    assert told == ["RUNNING", "Silent", "Silent", "COMPLETED", "Outcome"]
+    assert told == ["RUNNING", "Notice", "Notice", "COMPLETED", "Outcome"]
     gaps = ("RUNNING", "", "", "RUNNING", "", None, "", "COMPLETED")
     assert followed(run, monkeypatch, *gaps)[-1] == "Outcome"
     with pytest.raises(JobLostError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
+from toolkit.cli import follow as shown
 from toolkit.cli.follow import explain_command
-from toolkit.model.run import JobState, Plan, Process
+from toolkit.model.run import JobState, Outcome, Plan, Process
 from toolkit.planning.plan import decide
 from toolkit.runs import records, stacks, status
 from toolkit.runs.run import Run
@@ -237,6 +239,36 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     state = JobState(job_id=7, state="RUNNING", nodes="nid001", command=str(paths.script))
     monkeypatch.setattr(status, "query", lambda *_: state)
     return paths
+
+
+def followed(
+    paths: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """Follow the run until Slurm says, at the fourth time, that its job has ended."""
+    states = iter(("RUNNING", "RUNNING", "RUNNING", "COMPLETED"))
+
+    class Client:
+        def jobs(self, _: list[int]) -> dict[int, JobState]:
+            command = str(paths.script)
+            return {7: JobState(job_id=7, state=next(states), nodes="nid001", command=command)}
+
+    paths.client = cast(Any, Client())
+    monkeypatch.setattr(status, "_pause", lambda *_: 0.0)
+    monkeypatch.setattr(status, "_CHECK_SECONDS", 0.0)
+    ended = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
+    monkeypatch.setattr(status, "finish", lambda *_: ended)
+    assert shown.show(paths, as_json=False) == 0
+    return capsys.readouterr().err.splitlines()
+
+
+def test_silence_is_reported_once_with_what_to_type(paths, monkeypatch, capsys):
+    log = paths.logs / "7.log"
+    log.write_text("begins\n")
+    os.utime(log, (time.time() - 400,) * 2)
+    what = "nothing was printed for 6 minutes; where the ranks are: toolkit stacks train-0001"
+    lines = followed(paths, monkeypatch, capsys)
+    assert [line for line in lines if line.startswith("silent")] == [f"silent     {what}"]
+    assert f"silent     {what}" in CliRunner().invoke(explain_command).output.splitlines()
 
 
 def test_explain_shows_stacks_and_traces_that_are_there(paths, tmp_path):

@@ -93,8 +93,8 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
                 console.say("queued", f"{job}; it has started")
             is_queued = True
             show_state(event, time.monotonic() - began)
-        elif isinstance(event, status.Silent):
-            console.say("waiting", event.text)
+        elif isinstance(event, status.Notice):
+            console.say(*event)
         else:
             _show_end(run, event, as_json=as_json)
             return event.exit_code
@@ -270,8 +270,9 @@ def explain_command(what: str | None, as_json: bool, runs: Path) -> None:
     explanation = explain(evidence, gather.rules())
     lines = lines_of(explanation)
     if run is not None and outcome is None:
-        where = f"where its ranks are: toolkit stacks {run.word}"
-        lines.append(console.subject("", f"the run has not ended; {where}"))
+        silence = status.silence_text(run)
+        lines.append(console.subject("", "the run has not ended"))
+        lines += [console.subject("silent", silence)] if silence else []
     console.result(msgspec.to_builtins(explanation), "\n".join(lines), as_json=as_json)
     if outcome is not None:
         show_attempts(outcome.attempts)

@@ -7,6 +7,7 @@ attempt begins and ends. ``planning.plan`` decides how such a job is stopped.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter, defaultdict, deque
@@ -234,6 +235,12 @@ class Tail:
                 yield _refused(log, error)
         if last:
             yield from splitter.rest()
+
+
+def silence(run: Run) -> float:
+    """Return for how many seconds nothing has been printed; 0 if there are no logs."""
+    written = max((log.path.stat().st_mtime for log in run.logs_of(run.job_id)), default=math.inf)
+    return max(0.0, time.time() - written)
 
 
 def secret_filter(run: Run) -> Callable[[str], str]:

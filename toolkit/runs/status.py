@@ -21,12 +21,13 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.model.run import JobState, Outcome, PointOutcome
-from toolkit.runs import logs, records
+from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import history
 from toolkit.runs.outcome import finish, headline, read_elements
 from toolkit.runs.run import Run, client_of, find
 from toolkit.slurm.queue import Snapshot
 from toolkit.trust import require_trusted
+from toolkit.units import counted
 
 # Seconds after which Slurm shows the job of every submission whose answer was lost, or never will.
 _LATEST = 900.0
@@ -258,6 +259,8 @@ def _words(text: str, runs: Path, cluster: str | None) -> list[str]:
 _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
+_SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
+_CHECK_SECONDS = 20.0  # between two checks whether ranks hang
 _PATIENCE = 600.0  # a controller that restarts is back by then
 _MISSES = 3  # answers in a row without the job, until it counts as lost
 
@@ -269,13 +272,23 @@ class Changed(NamedTuple):
     expected_start: str = ""
 
 
-class Silent(NamedTuple):
-    """The report, once, that Slurm does not answer."""
+class Notice(NamedTuple):
+    """A text for the user, reported once: Slurm does not answer, or the ranks may hang."""
 
+    subject: str
     text: str
 
 
-Event = Changed | Silent | logs.Line | Outcome
+Event = Changed | Notice | logs.Line | Outcome
+
+
+def silence_text(run: Run) -> str:
+    """Return what to type if a running run has printed nothing for a while; else nothing."""
+    seconds = logs.silence(run)
+    if seconds <= _SILENT_SECONDS or not stacks.can_answer(run.plan):
+        return ""
+    passed = counted(int(seconds // 60), "minute")
+    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {run.word}"
 
 
 def _pause(run: Run, waited: float) -> float:
@@ -296,8 +309,8 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
         TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
     job_id, tail = run.job_id, logs.Tail(run)
-    began = queried = answered = time.monotonic()
-    is_silent, misses = False, 0
+    began = queried = answered = checked = time.monotonic()
+    is_silent, has_warned, misses = False, False, 0
     state: JobState | None = None
     while True:
         try:
@@ -322,8 +335,14 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
             if time.monotonic() - answered > _PATIENCE:
                 raise
             if not is_silent:
-                yield Silent(f"{error.cause}; retrying for ten minutes")
+                yield Notice("waiting", f"{error.cause}; retrying for ten minutes")
             is_silent = True
+        is_running = state is not None and state.state == "RUNNING"
+        if is_running and not has_warned and time.monotonic() - checked > _CHECK_SECONDS:
+            checked = time.monotonic()
+            if text := silence_text(run):
+                has_warned = True
+                yield Notice("silent", text)
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(
