@@ -17,7 +17,7 @@ JOB = (
     "Dependency={} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 "
     "StartTime=Unknown Partition=main NumNodes={} NumCPUs=8 Features=v100\n"
 )
-RUNNING = "3|ann|nid001|2026-11-22T10:40:00\n5|bob|nid002|2026-11-22T11:40:00\n"
+RUNNING = "3|ann|nid001|2026-11-22T10:40:00\n5|bob|nid002|N/A\n"
 
 
 NODES = (
@@ -37,7 +37,8 @@ def said(
     run = Run(Path("train-0004"))
     run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
     answers = {"job": JOB.format(reason, dependency, nodes), "sinfo": NODES, "--start": ""}
-    answers |= more
+    answers |= {"reservation": "No reservations in the system\n", **more}
+    answers["--states=PENDING"] = more.get("waiting", "100\n300\n50\n")
     answers["--states=RUNNING,COMPLETING"] = more.get("running", RUNNING)
     run.client = Answers(**answers)
     lines: dict[str, list[str]] = {}
@@ -48,44 +49,38 @@ def said(
 
 def test_who_holds_the_nodes_is_named_and_until_when():
     assert said("Resources", **{"--start": "2026-11-22T10:40:00"}) == {
-        "waits": ["it needs 2 nodes; 1 of the 4 nodes of main is idle"],
+        "waits": ["it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"],
+        "before it": ["1 waiting job with a higher priority"],
         "held by": ["job 3 of ann on nid001, until 2026-11-22T10:40:00 at the latest"],
-        "": ["job 5 of bob on nid002, until 2026-11-22T11:40:00 at the latest"],
+        "": ["job 5 of bob on nid002"],
         "change": [
             "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), "
             "or another --partition: toolkit cluster show"
         ],
         "expected": ["Slurm expects it to start at 2026-11-22T10:40:00"],
     }
-    lines = said("Priority", nodes="1-1", running=RUNNING * 150)
+    lines = said("Priority", nodes="1-1", running=RUNNING * 150, waiting="", sinfo="")
+    assert lines["waits"] == ["it needs 1 node of main that are free"]
+    assert lines["before it"] == ["other waiting jobs with a higher priority"]
     assert lines[""][-1] == "and 294 more jobs"
 
 
 @pytest.mark.parametrize(
     ("reason", "why", "change"),
     [
-        (
-            "Dependency",
-            "other jobs: afterok:12(unfulfilled),afterany:13",
-            "scontrol update job=7 dep",
-        ),
+        ("Dependency", "job 12 to end with 0 and job 13 to end", "scontrol update job=7 dep"),
         ("DependencyNeverSatisfied", "as it had to: afterok:12(u", "toolkit cancel train-0004"),
         ("JobHeldUser", "you, or your script, hold it back", "scontrol release 7"),
         ("JobHeldAdmin", "an administrator holds it back", "ask the administrator"),
         ("BeginTime", "not to start before 2026-11-22T08:00:00", "without --begin"),
         ("PartitionTimeLimit", "02:00:00 is longer than partition main", "a shorter --time"),
-        ("PartitionNodeLimit", "its 2-2 nodes are more than", "other --nodes"),
+        ("PartitionNodeLimit", "its 2 nodes are more than partition main", "other --nodes"),
         ("QOSMaxGRESPerUser", "what QOS normal allows (QOSMaxGRESPerUser)", "of yours end"),
         ("QOSMaxJobsPerUserLimit", "QOS normal allows you no more jobs", "one of yours ends"),
         ("QOSGrpGRES", "all jobs of QOS normal together", "when some of them end"),
         ("AssocGrpCpuLimit", "account ml has reached its limit (AssocGrpC", "ask for less"),
         ("AssocMaxJobsLimit", "account ml allows you no more jobs", "when one of yours ends"),
         ("Licenses", "all licenses", "given back"),
-        (
-            "ReqNodeNotAvail,_Nodes:{nid}",
-            "down or reserved (ReqNodeNotAvail,_Nodes:{nid})",
-            "other nodes",
-        ),
         ("None", "Slurm has not considered it yet", "some seconds"),
         ("FluxCapacitor", "Slurm's reason is FluxCapacitor", "man squeue"),
     ],
@@ -94,3 +89,12 @@ def test_every_reason_says_why_and_what_would_change_it(reason, why, change):
     lines = said(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)")
     assert why in lines["waits"][0]
     assert change in lines["change"][0]
+
+
+def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text():
+    fix = "ReservationName=fix StartTime=09:00 EndTime=12:00 Nodes=nid[1-4] Flags=MAINT"
+    lines = said("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]", reservation=fix)
+    assert lines["waits"] == [
+        "nodes that it needs are not available: nid[002-003]; "
+        "maintenance fix of nid[1-4] from 09:00 to 12:00; nid004 is drained* ({bad} fan)"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -10,24 +11,25 @@ from toolkit.localcluster.paths import default_name
 from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import fields_of
-from toolkit.units import counted, whole
+from toolkit.units import counted
 
 _MOST = 6  # jobs that are shown
-_UNAVAILABLE = (
-    "nodes that it needs are down or reserved ({Reason}): see scontrol show reservation, sinfo -R",
-    "a shorter --time, which ends before a reservation, or other nodes (no --nodelist)",
-)
+_UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)\[]+(?:\[[^\]]*\])?[^,\s)]*)")
+_UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
+_OUT = re.compile(r"down|drain|fail|maint|reserved|not_responding", re.IGNORECASE)
+
+_OTHER_NODES = "a time limit (--time) that ends before that, or other nodes (no --nodelist)"
 # Reason -> why the job waits, and what would change that, with the fields of `scontrol show job`.
 # From job_reason_codes of Slurm's documentation; * stands for any letters.
 _REASONS: dict[str, tuple[str, str]] = {
     "None": ("Slurm has not considered it yet", "nothing: it takes some seconds"),
     "Dependency": (
-        "it waits for other jobs: {Dependency}",
+        "it waits for {jobs}",
         "it starts after that; to start it without them: "
         "{slurm}scontrol update job={JobId} dependency=",
     ),
-    "Reservation": _UNAVAILABLE,
-    "ReqNodeNotAvail*": _UNAVAILABLE,
+    "Reservation": ("{unavailable}", _OTHER_NODES),
+    "ReqNodeNotAvail*": ("{unavailable}", _OTHER_NODES),
     "JobHeldUser": (
         "you, or your script, hold it back",
         "{slurm}scontrol release {JobId} lets it go",
@@ -49,7 +51,7 @@ _REASONS: dict[str, tuple[str, str]] = {
         "a shorter --time, or another --partition",
     ),
     "PartitionNodeLimit": (
-        "its {NumNodes} nodes are more than partition {Partition} allows, or fewer",
+        "its {count} are more than partition {Partition} allows, or fewer",
         "other --nodes, or another --partition",
     ),
     "PartitionDown": (
@@ -136,6 +138,14 @@ _REASONS: dict[str, tuple[str, str]] = {
         "more GPUs or nodes, or another --qos",
     ),
 }
+
+
+_AFTER = {
+    "after": "to start",
+    "afterok": "to end with 0",
+    "afternotok": "to fail",
+    "aftercorr": "to end with 0, element by element",
+}
 _UNKNOWN = (
     "Slurm's reason is {Reason}",
     "squeue's manual explains it: man squeue, JOB REASON CODES",
@@ -151,9 +161,11 @@ def explain(run: Run) -> list[tuple[str, str]]:
     client, cluster = run.client, run.job.cluster if run.job else None
     shown = client.ask("scontrol", "--oneliner", "show", "job", str(run.job_id)).stdout
     job = fields_of(next(iter(shown.splitlines()), ""))
+    partition = job.get("Partition", "").partition(",")[0]
+    nodes = client.node_states(partition or None)
     reason = job.get("Reason", "") or "None"
     if reason in ("Resources", "Priority"):
-        rows = list(_busy(client, job))
+        rows = list(_busy(client, job, nodes))
     else:
         named = "" if cluster == default_name() else f" --cluster {cluster}"
         names = defaultdict(
@@ -161,6 +173,9 @@ def explain(run: Run) -> list[tuple[str, str]]:
             job,
             run=run.name,
             slurm=f"toolkit cluster exec{named} -- " if cluster else "",
+            count=_count(job),
+            jobs=_jobs(job.get("Dependency", "")),
+            unavailable=_unavailable(client, reason, nodes),
         )
         known = (text for name, text in _REASONS.items() if fnmatchcase(reason, name))
         why, change = next(known, _UNKNOWN)
@@ -171,24 +186,68 @@ def explain(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-def _busy(client: Client, job: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what the job needs, and which jobs hold its resources."""
-    partition = job.get("Partition", "").partition(",")[0]
-    states = [state for state, _ in client.node_states(partition or None).values()]
-    idle = sum(state.rstrip("*~#") == "idle" for state in states)
-    needs = counted(whole(job.get("NumNodes", "").partition("-")[0]) or 1, "node")
-    is_or_are = "is" if idle == 1 else "are"
-    yield (
-        "waits",
-        f"it needs {needs}; {idle} of the {len(states)} nodes of {partition} {is_or_are} idle",
-    )
-    of_it = (f"--partition={partition}",) if partition else ()
-    words = ("squeue", "--noheader", *of_it, "--states=RUNNING,COMPLETING", "--sort=e")
-    running = client.ask(*words, "--format=%i|%u|%N|%e").stdout.splitlines()
+def _jobs(dependency: str) -> str:
+    """Return the jobs that a job waits for."""
+    jobs = [
+        f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
+        for match in _UNFULFILLED.finditer(dependency)
+    ]
+    return " and ".join(jobs) or f"other jobs: {dependency or 'Slurm does not tell which'}"
+
+
+def _count(job: Mapping[str, str]) -> str:
+    number = job.get("NumNodes", "?").partition("-")[0]
+    return counted(int(number), "node") if number.isdecimal() else f"{number} nodes"
+
+
+def _unavailable(client: Client, reason: str, nodes: Mapping[str, tuple[str, str]]) -> str:
+    """Return the nodes that Slurm calls unavailable, planned reservations, and nodes down."""
+    match = _UNAVAILABLE.search(reason)
+    which = "nodes that it needs are not available" + (f": {match['nodes']}" if match else "")
+    reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout.splitlines()
+    planned = [
+        f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} "
+        f"{fields['ReservationName']} of {fields.get('Nodes', '?')} "
+        f"from {fields.get('StartTime', '?')} to {fields.get('EndTime', '?')}"
+        for fields in map(fields_of, reserved)
+        if "ReservationName" in fields
+    ]
+    down = [
+        f"{name} is {state}" + (f" ({why})" if why not in ("", "none") else "")
+        for name, (state, why) in nodes.items()
+        if _OUT.search(state)
+    ]
+    return "; ".join((which, *planned[:_MOST], *down[:_MOST]))
+
+
+def _busy(
+    client: Client, job: Mapping[str, str], nodes: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield what the job needs, which jobs come before it, and which hold its resources."""
+    partition = job.get("Partition", "?")
+    needs = f"it needs {_count(job)} of {partition} that are free"
+    if nodes:
+        idle = sum(state.rstrip("*~#") == "idle" for state, _ in nodes.values())
+        out = sum(bool(_OUT.search(state)) for state, _ in nodes.values())
+        of = f"{idle} of the {len(nodes)} nodes of {partition} {'is' if idle == 1 else 'are'} idle"
+        needs = f"it needs {_count(job)}; {of}"
+        needs += f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
+    yield "waits", needs
+    of_it = (f"--partition={partition.partition(',')[0]}",) if partition != "?" else ()
+    squeue = ("squeue", "--noheader", *of_it)
+    waiting = client.ask(*squeue, "--states=PENDING", "--format=%Q").stdout.split()
+    own = job.get("Priority", "")
+    ahead = sum(int(value) > int(own) for value in waiting if value.isdecimal() and own.isdecimal())
+    if job.get("Reason") == "Priority" or ahead:
+        which = counted(ahead, "waiting job") if ahead else "other waiting jobs"
+        yield "before it", f"{which} with a higher priority"
+    states = ("--states=RUNNING,COMPLETING", "--sort=e")
+    running = client.ask(*squeue, *states, "--format=%i|%u|%N|%e").stdout.splitlines()
     holders = [row.strip().split("|") for row in running if row.count("|") == 3]
     for number, (holder, user, where, end) in enumerate(holders[:_MOST]):
-        text = f"job {holder} of {user} on {where}, until {end} at the latest"
-        yield "" if number else "held by", text
+        is_known = end not in ("", "N/A", "NONE", "Unknown")
+        until = f", until {end} at the latest" if is_known else ""
+        yield "" if number else "held by", f"job {holder} of {user} on {where}{until}"
     if len(holders) > _MOST:
         yield "", f"and {len(holders) - _MOST} more jobs"
     yield (
