@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +32,7 @@ from toolkit.trust import require_trusted
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
 _LONGEST_PATH = 86  # bytes: macOS has 103 for a socket, and ssh adds 17 while it makes its own
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CHUNK = 64 << 10  # bytes
+_CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
 # refused where another connection has them.
@@ -95,7 +96,7 @@ def require_connected(login: str) -> None:
         raise LoginLostError(
             f"the connection to {login} was lost",
             place="--on",
-            next_step=f"toolkit --on {login} ps shows what became of it; logs -f follows it again",
+            next_step=f"toolkit --on {login} ps shows what became of it",
         )
 
 
@@ -150,13 +151,20 @@ def _command(login: str, option: str, script: str) -> tuple[str, ...]:
     return ("ssh", *_COMMAND, "-S", str(control_path(login)), option, "--", login, remote)
 
 
-def run(login: str, script: str, *, terminal: bool = False) -> int:
+def run(
+    login: str,
+    script: str,
+    *,
+    terminal: bool = False,
+    printed: dict[bytes, int] | None = None,
+) -> int:
     """Run a script of sh on a login node, pass output and signals on, and return its exit code.
 
     Args:
         login: the login node.
         script: what is run, in the home directory.
         terminal: it gets the terminal of this process, and its keys.
+        printed: how many lines of each rank an earlier run of the same command has printed.
 
     Raises:
         LoginLostError: the connection was lost.
@@ -183,7 +191,8 @@ def run(login: str, script: str, *, terminal: bool = False) -> int:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)
             group, noise = match[1] if match else b"", (noise + line)[-_CHUNK:]
-        for chunk in iter(lambda: output.read1(_CHUNK), b""):
+        chunks = iter(lambda: output.read1(_CHUNK), b"")
+        for chunk in chunks if printed is None else _new(output, printed):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
         code = process.wait()
@@ -202,6 +211,20 @@ def run(login: str, script: str, *, terminal: bool = False) -> int:
         details=noise.decode("utf-8", "replace").strip().splitlines()[-6:],
         next_step=f"ssh {login} true",
     )
+
+
+def _new(output: BufferedReader, printed: dict[bytes, int]) -> Iterator[bytes]:
+    """Yield the lines that an earlier run has not printed, and count them; the last may be cut off.
+
+    Lines of a rank keep their order, and those of several ranks do not: each rank's are counted.
+    """
+    count = dict[bytes, int]()
+    for line in iter(lambda: output.readline(_LONGEST_LINE), b""):
+        label, bar, _ = line.partition(b"|")
+        count[label] = count.get(label, 0) + 1
+        if line.endswith(b"\n") and (not bar or count[label] > printed.get(label, 0)):
+            printed[label] = count[label]
+            yield line
 
 
 def put(login: str, script: str, text: str) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,20 +210,31 @@ def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop: Laptop) 
         assert laptop.run(*line.split()).returncode in (64, 71)
 
 
-def test_a_lost_connection_ends_the_command_and_not_the_job(laptop: Laptop) -> None:
+def test_a_lost_connection_is_made_again_and_no_line_is_missed_or_repeated(laptop: Laptop) -> None:
+    """A run that is followed, and another terminal that follows its logs."""
     (laptop.project / "go").unlink(missing_ok=True)
     assert laptop.run("push").returncode == 0
     (laptop.there / "go").unlink(missing_ok=True)
     running = laptop.start("run", *PLAIN, "--job-name", "dropped", "train.py")
     log = laptop.there / "runs/dropped-0001/logs"
     wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+    following = laptop.start("logs", "-f", "dropped-0001")
+    seen = ""
+    assert following.stdout
+    while "line 5" not in seen:
+        seen += following.stdout.readline()
     laptop.drop()
-    _, told = running.communicate(timeout=60)
-    assert (running.returncode, "logs -f follows it again" in told) == (102, True), told
+    time.sleep(1)
     (laptop.there / "go").touch()
-    again = laptop.run("logs", "-f", "dropped-0001")
-    assert again.returncode == 7, again.stderr
-    assert of_rank(again.stdout)[:12] == [f"0| line {number}" for number in range(12)]
+    lines = [f"0| line {number}" for number in range(12)]
+    for process, before in ((following, seen), (running, "")):
+        out, told = process.communicate(timeout=200)
+        assert process.returncode == 7, told
+        assert of_rank(before + out)[:12] == lines
+        assert told.count("connecting again") == 1
+    assert len(json.loads(laptop.run("ps", "--all", "--json").stdout)) == len(
+        {*(laptop.there / "runs").iterdir()}
+    )
 
 
 def test_ctrl_c_reaches_the_command_there(laptop: Laptop) -> None:
@@ -266,6 +278,10 @@ def test_a_server_in_a_job_is_reached_at_a_place_here_until_ctrl_c_or_a_closed_t
         forwarding = laptop.start("forward", *serving, place)
         assert forwarding.stdout
         assert f"{shown}\n" in forwarding.stdout
+        if end == signal.SIGHUP:  # and after a lost connection
+            before |= {*Path("/tmp").glob("toolkit-on-*")}
+            laptop.drop()
+            assert f"{shown}\n" in forwarding.stdout
         (there,) = {*Path("/tmp").glob("toolkit-on-*")} - before
         assert there.stat().st_mode & 0o777 == 0o700
         taken = laptop.run("forward", *serving, place)

@@ -105,6 +105,20 @@ def test_a_server_that_answers_rubbish_is_an_error(
     assert not capfdbinary.readouterr().out
 
 
+def test_lines_of_a_repeated_command_are_printed_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    stand_in(home, monkeypatch, local(home))
+    printed = dict[bytes, int]()
+    with pytest.raises(LoginLostError):
+        remote.run("site", "printf 'a\\n0| x\\n0| x\\n1| y\\n0| half'; exit 255", printed=printed)
+    # Another order of the ranks, and more lines.
+    again = "printf '1| y\\n0| x\\n0| x\\n0| half\\n1| y\\nend\\n'"
+    assert remote.run("site", again, printed=printed) == 0
+    lines = "a\n0| x\n0| x\n1| y\n0| half\n1| y\nend\n"
+    assert capfdbinary.readouterr().out.decode() == lines
+
+
 @pytest.fixture
 def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = home / "it's $(x)"
@@ -285,6 +299,25 @@ def test_commands_about_this_machine_need_no_login(tmp_path: Path) -> None:
             assert done.returncode == code, done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", ["doctor --nodes 2", "site init ours --probe", "cancel train-0001"]
+)
+def test_what_may_act_is_not_repeated_over_a_new_connection(words, project, monkeypatch):
+    calls: list[str] = []
+
+    def lose(login: str, script: str, **_: object) -> int:
+        assert not calls, script
+        calls.append(login)
+        raise LoginLostError("the connection was lost")
+
+    monkeypatch.chdir(project)
+    for name in ("connect", "put"):
+        monkeypatch.setattr(f"toolkit.cli.remote.{name}", lambda *_: None)
+    monkeypatch.setattr("toolkit.cli.remote.run", lose)
+    with pytest.raises(LoginLostError):
+        cli.run_on("site", words.split())
+
+
 _FORWARD, _START = ["forward", "a-0001"], ["notebook", "start"]
 # Words of a command, where its connections arrive here, and the words that go there, with an S for the socket.
 PLACES = [
@@ -326,6 +359,33 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     assert own == here.format(tmp_path)
     assert given == [f"--socket={socket}" if word == "S" else word for word in there]
     assert f"mkdir -m 700 {socket[:-2]} ||" in before
+
+
+@pytest.mark.parametrize("words", [[*_FORWARD, "6006"], ["notebook", "connect"], _START])
+def test_the_hop_of_a_lost_connection_is_made_again(words, project, monkeypatch):
+    hops: list[tuple[str, ...]] = []
+
+    def put(*_: str) -> None:
+        if len(hops) == 1:
+            raise LoginLostError("the connection was lost")
+
+    def hop(*ends: str) -> nullcontext[None]:
+        hops.append(ends)
+        return nullcontext()
+
+    monkeypatch.chdir(project)
+    for name in ("connect", "send"):
+        monkeypatch.setattr(cli, name, lambda *_: None)
+    monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
+    monkeypatch.setattr(cli, "put", put)
+    monkeypatch.setattr(cli, "hop", hop)
+    monkeypatch.setattr(cli, "run", lambda *_, **__: 0)
+    if words == _START:  # it is not known here that nothing was submitted
+        with pytest.raises(LoginLostError):
+            cli.run_on("site", words)
+        return
+    assert cli.run_on("site", words) == 0
+    assert len(hops) == 2
 
 
 def test_messages_name_commands_as_they_are_typed_here(monkeypatch: pytest.MonkeyPatch) -> None:

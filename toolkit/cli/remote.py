@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ import click
 from toolkit import __version__, git, sites
 from toolkit.cli import console
 from toolkit.config import package_directory, shipped
-from toolkit.errors import LoginError, NoSpaceError, UsageError
+from toolkit.errors import LoginError, LoginLostError, NoSpaceError, UsageError
 from toolkit.files import write_atomically
 from toolkit.planning.settings import SENT, SLURM_VARIABLE, chosen, variables
 from toolkit.quoting import shell as quoted
@@ -29,10 +30,17 @@ MOST_BYTES, MOST_FILES = 200_000_000, 20_000
 _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", re.DOTALL)
 # Where a server's connections arrive here.
 _PLACE = "\0--(port|socket)(?:=|\0)((?<=socket.)[^\0]+|[0-9]+)(?=\0|$)"
-# They only show something, and get no values of secrets.
+# They only show something, however they are called: they are repeated over a new connection.
 _READING = ("explain", "logs", "ps", "report", "results", "stacks", "top", "usage")
 # The working tree goes with these, as their first words.
 _SENDING = ("run", "shell", "bench", "image build", "image import", "image lock")
+# The job whose submission was the only one since the tree was sent.
+_RESUME = """\
+sent=$PWD/{sent}
+set -- $(cd {runs} 2>/dev/null && find . -maxdepth 2 -name run.json -newer "$sent")
+[ $# = 1 ] || {{ echo "it is not known which run this was; next: toolkit ps" >&2; exit 102; }}
+name=${{1%/run.json}}; set -- logs -f "${{name#./}}"
+"""
 _INSTALL = """\
 cd {home} || exit
 rm -f call-*
@@ -71,7 +79,7 @@ def run_on(login: str, words: list[str]) -> int:
     A server in a job is reached at a port of this machine.
 
     Raises:
-        LoginError: it cannot be reached, or the connection was lost.
+        LoginError: it cannot be reached, or the connection was lost in a command that acts.
         UsageError: a path is outside of the tree.
     """
     connect(login, console.say)
@@ -81,7 +89,10 @@ def run_on(login: str, words: list[str]) -> int:
 
 
 def _serve(login: str, words: list[str]) -> int:
-    """Run a command that serves at a port or socket of this machine, by way of one there."""
+    """Run a command that serves at a port or socket of this machine, by way of one there.
+
+    One that only connects is repeated after a lost connection.
+    """
     from toolkit.cli.connect import FIRST_PORT
     from toolkit.runs.ssh import Entrance, target
 
@@ -98,13 +109,18 @@ def _serve(login: str, words: list[str]) -> int:
     entrance.require_free()
     arrival = quoted(entrance.address if entrance.port else str(entrance.path))
     at = 2 if words[1:2] in (["start"], ["connect"]) else 1
-    directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
-    before = _HOP.format(directory=directory, arrival=arrival)
-    try:
-        with hop(login, entrance.address, f"{directory}/s"):
-            return _run(login, [*words[:at], f"--socket={directory}/s", *words[at:]], before)
-    finally:
-        entrance.remove_dead()
+    while True:
+        directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
+        before = _HOP.format(directory=directory, arrival=arrival)
+        try:
+            with hop(login, entrance.address, f"{directory}/s"):
+                return _run(login, [*words[:at], f"--socket={directory}/s", *words[at:]], before)
+        except LoginLostError as error:
+            if words[0] == "notebook" and words[1:2] != ["connect"]:
+                raise
+            _reconnect(login, error)
+        finally:
+            entrance.remove_dead()
 
 
 def _run(login: str, words: list[str], before: str) -> int:
@@ -117,16 +133,30 @@ def _run(login: str, words: list[str], before: str) -> int:
     is_notebook = name == "notebook" and words[1:2] not in (["connect"], ["stop"])
     sends = is_notebook or name in _SENDING or group in _SENDING
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    if sends:
-        send(login, cwd)
-    if name not in _READING:  # it may have secrets: other users see a list of processes
-        path = f"{HOME}/call-{os.urandom(8).hex()}"
-        # Those of commands that a lost connection kept from running go, too.
-        stale = f"find {HOME} -maxdepth 1 -name 'call-*' -mmin +60 -delete"
-        receive = f"{enter(login, None, cwd)}; {stale}; umask 077; cat > {path}"
-        put(login, receive, f"rm -f {path}\n{script}")
-        script = f". {path}"
-    return run(login, script, terminal=terminal)
+    printed = dict[bytes, int]() if name in ("logs", "run") and "--pty" not in words else None
+    while True:
+        command, has_begun = script, False
+        try:
+            if sends:
+                send(login, cwd)
+            if name not in _READING:  # it may have secrets: other users see a list of processes
+                path = f"{HOME}/call-{os.urandom(8).hex()}"
+                # Those of commands that a lost connection kept from running go, too.
+                stale = f"find {HOME} -maxdepth 1 -name 'call-*' -mmin +60 -delete"
+                receive = f"{enter(login, None, cwd)}; {stale}; umask 077; cat > {path}"
+                put(login, receive, f"rm -f {path}\n{script}")
+                command = f". {path}"
+            has_begun = True
+            return run(login, command, terminal=terminal, printed=printed)
+        except LoginLostError as error:
+            # What was done before is lost, too, such as a hop.
+            if before or (has_begun and name not in ("run", *_READING)):
+                raise
+            _reconnect(login, error)
+        if has_begun and name == "run":
+            sent, runs = quoted(f"{os.path.relpath(root or cwd, cwd)}/{SENT}"), chosen(cwd).runs
+            script = f"{place}; {_RESUME.format(sent=sent, runs=quoted(runs))}{call}"
+            sends = False
 
 
 def _call(login: str, words: list[str], cwd: Path) -> str:
@@ -142,6 +172,22 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
     exports = [f"export {name}={quoted(os.environ[name])}\n" for name in names & {*os.environ}]
     return "".join(exports) + _CALL.format(home=HOME, version=__version__, login=quoted(login))
+
+
+def _reconnect(login: str, error: LoginLostError) -> None:
+    """Connect again, for as long as a laptop may sleep or travel.
+
+    Raises:
+        LoginLostError: that did not succeed.
+    """
+    console.note("")
+    console.say("lost", f"{error.cause}; connecting again")
+    for pause in (1, 2, 4, 8, *(15,) * 40):  # seconds
+        try:
+            return connect(login, lambda *_: None)
+        except LoginError:
+            time.sleep(pause)
+    raise error
 
 
 def enter(login: str, root: Path | None, cwd: Path, *, sends: bool = False) -> str:
