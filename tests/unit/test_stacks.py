@@ -15,6 +15,7 @@ from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
 from toolkit.cli import follow as shown
 from toolkit.cli.follow import explain_command
+from toolkit.cli.runs import ps as ps_command
 from toolkit.model.run import JobState, Outcome, Plan, Process
 from toolkit.planning.plan import decide
 from toolkit.runs import records, stacks, status
@@ -269,6 +270,37 @@ def test_silence_is_reported_once_with_what_to_type(paths, monkeypatch, capsys):
     lines = followed(paths, monkeypatch, capsys)
     assert [line for line in lines if line.startswith("silent")] == [f"silent     {what}"]
     assert f"silent     {what}" in CliRunner().invoke(explain_command).output.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("ends", "minutes", "expected"),
+    [
+        ("process ended ended ended", 12.2, "ranks 1-3 ended 12 min ago; rank 0 is still running"),
+        ("process ended process process", 300.0, "rank 1 ended 5 h ago; ranks 0, 2, 3 are still running"),
+        ("process ended ended ended", 0.5, ""),
+        ("process process process process", 12.0, ""),
+        ("ended ended ended ended", 12.0, ""),
+    ],
+)  # fmt: skip
+def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
+    ends, minutes, expected, paths, monkeypatch, capsys
+):
+    for rank, suffix in enumerate(ends.split()):
+        (paths.reports / f"{rank}.{suffix}").write_text(head(rank))
+        # What a rank has started, and Slurm has killed, is no rank.
+        (paths.reports / f"{rank}-7.process").write_text(head(rank, is_rank=0))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + minutes * 60)
+    lines = followed(paths, monkeypatch, capsys)
+    told = [line.partition(" ")[2].strip() for line in lines if line.startswith("waiting")]
+    assert told == ([f"{expected}: toolkit stacks train-0001"] if expected else [])
+    assert expected in CliRunner().invoke(ps_command).output
+    for output in (
+        CliRunner().invoke(explain_command).output,
+        CliRunner().invoke(ps_command).output,
+    ):
+        assert (" min ago" in output or " h ago" in output) == bool(expected)
+        assert expected in output
 
 
 def test_explain_shows_stacks_and_traces_that_are_there(paths, tmp_path):

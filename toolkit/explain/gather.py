@@ -65,14 +65,18 @@ def of_run(run: Run) -> Evidence:
 
 
 def _stacks(run: Run) -> tuple[str, ...]:
-    """Return where each rank was when it was asked last."""
+    """Return where each rank was when it was asked last, and which ranks have ended long ago."""
     processes = records.latest(records.read(run), run.plan)
     stands = [stacks.standing(process, run.plan, {}) for process in processes]
     written = stacks.written(stands)
-    if not written:
-        return ()
-    at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
-    return (f"at {at}: {stacks.summary(stacks.ranks_of(stands), run.plan)}",)
+    rows = []
+    if written:
+        at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
+        rows.append(f"at {at}: {stacks.summary(stacks.ranks_of(stands), run.plan)}")
+    if ended := "" if run.outcome else records.ended_text(run):
+        can_answer = stacks.can_answer(run.plan)
+        rows.append(ended + (f": toolkit stacks {run.word}" if can_answer else ""))
+    return tuple(rows)
 
 
 def _recorded(run: Run) -> tuple[str, ...]:

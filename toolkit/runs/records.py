@@ -11,8 +11,10 @@ before its time.
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -36,18 +38,24 @@ _HEAD, _TAIL = 8 << 10, 256 << 10  # bytes of a file that are read
 _MOST = 256 << 20  # of all files
 _SEPARATE = ("none", "ray", "submitit")
 _MOST_PARTS = 12  # of a sentence
+_LONG_AGO = 60.0  # seconds; a rank that saves what was trained may take as long
 # Verbs of sentences and their plurals, in the order of the parts: who waits for others comes early.
-_PLURALS = {"waits": "wait", "is": "are", "has": "have", "does": "do"}
+_PLURALS = {"ended": "ended", "waits": "wait", "is": "are", "has": "have", "does": "do"}
 _WORLD = re.compile(rb"^world=(\d{1,9}) rank=(\d{1,9})$", re.MULTILINE)
+
+
+def _names(run: Run) -> list[str]:
+    """Return the names of the files of processes; none if their folder cannot be read."""
+    with suppress(OSError):
+        return [name for name in run.names(run.reports) if name.endswith((RUNNING, ENDED))]
+    return []
 
 
 def read(run: Run) -> list[Process]:
     """Return the processes of a run's job, the earliest first."""
     launcher, hide = launchers.get(run.plan.launch.launcher), logs.secret_filter(run)
-    processes, left, names = list[Process](), _MOST, list[str]()
-    with suppress(OSError):  # the folder cannot be read
-        names = [name for name in run.names(run.reports) if name.endswith((RUNNING, ENDED))]
-    for name in names:
+    processes, left = list[Process](), _MOST
+    for name in _names(run):
         with suppress(OSError):
             process = _read(run, name, min(_TAIL, left), hide)
             left -= len(process.text) if process else 0
@@ -145,6 +153,29 @@ def _attempt_of(process: Process) -> int:
 
 
 # Sentences about ranks.
+
+
+def ended_text(run: Run) -> str:
+    """Return which ranks of a running job ended long ago, and which are left; empty if none did.
+
+    Ranks of a job array, and of a job whose number of nodes may change, end one by one.
+    """
+    plan = run.plan
+    names = [] if plan.array or plan.least_nodes else _names(run)
+    if not all(any(name.endswith(end) for name in names) for end in (RUNNING, ENDED)):
+        return ""
+    ended = dict[int, float]()  # the last end of each rank; infinite for one that has not
+    for process in latest(read(run), plan):
+        if process.rank is not None and process.is_rank:
+            when = process.ended or math.inf
+            ended[process.rank] = max(ended.get(process.rank, 0.0), when)
+    passed = {rank: time.time() - when for rank, when in ended.items() if when < math.inf}
+    if not passed or len(passed) == len(ended) or max(passed.values()) < _LONG_AGO:
+        return ""
+    minutes = max(0.0, min(passed.values())) / 60
+    ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+    texts = {rank: f"ended {ago} ago" if rank in passed else "is still running" for rank in ended}
+    return sentence(((str(rank), text) for rank, text in texts.items()), plan)
 
 
 def apart_text(processes: Iterable[Process], plan: Plan) -> str:

@@ -137,7 +137,7 @@ def _values(run: Run, state: JobState | None) -> dict[str, Any]:
         "state": state.state,
         "seconds": max(0.0, time.time() - state.start) if is_running and state.start else 0.0,
         "nodes": state.nodes,
-        "message": state.reason,
+        "message": (is_running and records.ended_text(run)) or state.reason,
     }
 
 
@@ -291,6 +291,11 @@ def silence_text(run: Run) -> str:
     return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {run.word}"
 
 
+def _ended_text(run: Run) -> str:
+    text = records.ended_text(run)
+    return f"{text}: toolkit stacks {run.word}" if text and stacks.can_answer(run.plan) else text
+
+
 def _pause(run: Run, waited: float) -> float:
     """Return the seconds until Slurm is asked again: few for short jobs, more for long ones.
 
@@ -310,8 +315,9 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
     """
     job_id, tail = run.job_id, logs.Tail(run)
     began = queried = answered = checked = time.monotonic()
-    is_silent, has_warned, misses = False, False, 0
+    is_silent, misses = False, 0
     state: JobState | None = None
+    checks = {"silent": silence_text, "waiting": _ended_text}
     while True:
         try:
             new = run.state()
@@ -338,11 +344,12 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
                 yield Notice("waiting", f"{error.cause}; retrying for ten minutes")
             is_silent = True
         is_running = state is not None and state.state == "RUNNING"
-        if is_running and not has_warned and time.monotonic() - checked > _CHECK_SECONDS:
+        if is_running and time.monotonic() - checked > _CHECK_SECONDS:
             checked = time.monotonic()
-            if text := silence_text(run):
-                has_warned = True
-                yield Notice("silent", text)
+            for subject, check in [*checks.items()]:
+                if text := check(run):
+                    del checks[subject]  # it is reported once
+                    yield Notice(subject, text)
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(
