@@ -66,7 +66,7 @@ def test_a_report_and_the_usage_are_what_sacct_says(
 
     told = json.loads(toolkit("report", "python3-0001", "--json", cwd=shared_dir, env=env).stdout)
     number = str(told["job_id"])
-    fields = "JobIDRaw,ElapsedRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,TRESUsageInMax"
+    fields = "JobIDRaw,ElapsedRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,TRESUsageInMax,Start"
     rows = {row[0]: row for row in sacct(toolkit, env, f"--jobs={number}", f"--format={fields}")}
     job, step = rows[number], rows[f"{number}.0"]
     minutes, seconds = job[3].split(":")
@@ -76,10 +76,11 @@ def test_a_report_and_the_usage_are_what_sacct_says(
     total, largest = (int(re.findall(r"mem=(\d+)", step[at])[0]) for at in (5, 6))
     assert total >= 4 * 400_000_000
     assert "mem=16384M" in job[4]
-    memory = {"share": total / (16384 << 20), "asked": 8192 << 20}
+    memory = {"share": total / (16384 << 20), "asked": 8192 << 20, "least": total / 2}
     assert told["memory"] == pytest.approx({**memory, "most": min(total, 2 * largest)})
-    assert {(gpu["host"], gpu["number"], gpu["busy"]) for gpu in told["gpus"]} == {
-        (host, gpu, 40 + gpu * 20) for host in ("nid001", "nid002") for gpu in (0, 1)
+    assert told["start_seconds"] == int(step[7]) - int(job[7])
+    assert {(gpu["host"], gpu["number"], gpu["busy"], gpu["power"]) for gpu in told["gpus"]} == {
+        (host, gpu, 40 + gpu * 20, 100.5) for host in ("nid001", "nid002") for gpu in (0, 1)
     }
     left = toolkit(
         "cluster", "exec", "--node", "nid001", "--", "pgrep", "-f", "nvidia-smi", env=env
@@ -96,6 +97,7 @@ def test_a_report_and_the_usage_are_what_sacct_says(
         pytest.approx(sum(gpu)),
     )
     assert main["failed_share"] == 0, "of GPU hours; the failed job had none"
+    assert re.search(r"^FAILED +1 ", toolkit("usage", cwd=shared_dir, env=env).stdout, re.MULTILINE)
 
 
 RETRIED = """\

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from tests.unit.run_fixtures import DONE, Answers, new_run
 from tests.unit.samples import make_case
-from toolkit.cli import cost
+from toolkit.cli import cost, follow
 from toolkit.cli.main import cli
 from toolkit.model.base import from_json
 from toolkit.model.job import Job
@@ -46,8 +47,8 @@ def test_efficiency_is_what_seff_computes() -> None:
     assert known.memory.share == pytest.approx(1260056576 / (32768 << 20))
     assert known.memory.asked == 16384 << 20
     # Two of the four tasks are on a node: at most twice the largest.
-    assert known.memory.most == 2 * 320000000
-    assert known.waited == 5
+    assert known.memory[2:] == (1260056576 / 2, 2 * 320000000)
+    assert (known.waited, known.start_seconds, known.slurm_gpu) == (5, 10, 93)
     assert (known.seconds, known.limit_seconds, known.cpus) == (130, 1800, 8)
 
 
@@ -57,36 +58,38 @@ def test_elements_of_an_array_are_summed_and_what_was_not_sampled_is_unknown() -
         records(row.format(8, 10, "00:20") + "\n" + row.format(9, 30, "1-00:00:00.5"))
     )
     assert known.cpu_share == pytest.approx((20 + 86400.5) / (40 * 4))
-    assert known.memory is None
+    assert (known.memory, known.start_seconds, known.slurm_gpu) == (None, None, None)
     hidden = efficiency.from_records(records()[1:])
     assert (hidden.cpus, hidden.memory, hidden.waited) == (0, None, None), "steps without their job"
 
 
 G = 1 << 30
-ADVICE: list[tuple[dict[str, Any], list[str]]] = [
-    ({"memory": efficiency.Memory(0.05, 64 * G, int(3.1 * G))}, ["asked 64G of memory a node, used 3.1G: --mem 4G may start earlier"]),
-    ({"memory": efficiency.Memory(0.05, 64 * G, 3 * G), "state": "FAILED"}, []),
-    ({"memory": efficiency.Memory(0.95, 16 * G, 15 * G)}, ["asked 16G of memory a node, used 15G: --mem 19G leaves room"]),
-    ({"memory": efficiency.Memory(0.7, 16 * G, 11 * G), "cpu_share": 0.9}, []),
-    ({"cpu_share": 0.1, "cpus": 16}, ["1.6 of 16 CPUs were busy: --cpus-per-task 1"]),
-    ({"limit_seconds": 86400.0}, ["asked 24:00:00, took 16:40: --time 25:00 fits into earlier gaps"]),
-    ({"busy": (0.0, 80.0)}, ["1 GPU did nothing, such as GPU 0 of n1: a rank for each, or fewer GPUs"]),
-    ({"busy": (10.0, 20.0), "cpu_share": 0.1}, ["the GPUs were busy 15 % of the time: fewer GPUs, larger batches, or more workers that load data"]),
+ADVICE: list[tuple[dict[str, Any], list[tuple[bool, str]]]] = [
+    ({"memory": efficiency.Memory(0.05, 64 * G, 3 * G, int(3.1 * G))}, [(True, "asked 64G of memory a node, used 3.1G: --mem 4G may start earlier")]),
+    ({"memory": efficiency.Memory(0.05, 64 * G, 3 * G, 3 * G), "state": "FAILED"}, []),
+    ({"memory": efficiency.Memory(0.95, 16 * G, 15 * G, 15 * G)}, [(False, "asked 16G of memory a node, used 15G: --mem 19G leaves room")]),
+    ({"memory": efficiency.Memory(0.7, 16 * G, 11 * G, 11 * G), "cpu_share": 0.9}, []),
+    ({"cpu_share": 0.1, "cpus": 16}, [(True, "1.6 of 16 CPUs were busy: --cpus-per-task 1")]),
+    ({"start_seconds": 300.0}, [(True, "5:00 passed before the first step: what is the script doing?")]),
+    ({"limit_seconds": 86400.0}, [(False, "asked 24:00:00, took 16:40: --time 25:00 fits into earlier gaps")]),
+    ({"busy": (0.0, 80.0)}, [(True, "GPU 0 of n1 did nothing: a rank for each, or fewer GPUs")]),
+    ({"busy": (10.0, 20.0), "cpu_share": 0.1}, [(True, "the GPUs were busy 15 % of the time: fewer GPUs, larger batches, or more workers that load data")]),
+    ({"busy": (100.0, 100.0)}, [(True, "the GPUs looked busy at 25% of their power: they wait for communication, or hang; see toolkit docs run/hang")]),
     ({"busy": (60.0, 70.0)}, []),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "expected"), ADVICE)
-def test_advice(values: dict[str, Any], expected: list[str]) -> None:
+def test_advice(values: dict[str, Any], expected: list[tuple[bool, str]]) -> None:
     busy = values.pop("busy", ())
     gpus = tuple(
-        efficiency.Gpu("n1", number, each, G, 80 * G, (each,) * 9)
+        efficiency.Gpu("n1", number, each, G, 80 * G, 100.0, 400.0, (each,) * 9)
         for number, each in enumerate(busy)
     )
     known = efficiency.Efficiency(
         **{"state": "COMPLETED", "seconds": 1000.0, "gpus": gpus, **values}
     )
-    assert [*efficiency.advise(known, decide(make_case({"cpus_per_task": 2})))] == expected
+    assert efficiency.advise(known, decide(make_case({"cpus_per_task": 2}))) == expected
 
 
 def run_of(tmp_path: Path, answer: str | Result, outcome: Outcome = DONE) -> Run:
@@ -108,8 +111,8 @@ def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path:
     (run.logs / "22-n3.gpus.csv").write_text("0, 1, 1, 80, 1.0, 2.0\n")
     first, second, last = efficiency.measure(run).gpus
     assert (last.host, last.busy) == ("n4", 10.0)
-    assert first == ("n1", 0, 50.0, 3000 << 20, 81920 << 20, (40.0, 60.0))
-    assert second.busy == 0.0
+    assert first == ("n1", 0, 50.0, 3000 << 20, 81920 << 20, 100.0, 400.0, (40.0, 60.0))
+    assert (second.busy, second.power, second.limit) == (0.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +137,29 @@ def test_a_cluster_without_accounting_is_told_plainly(tmp_path: Path) -> None:
     assert (known.state, known.seconds, known.cpu_share) == ("COMPLETED", 1.0, None)
 
 
-# Job 3 was requeued after its node had failed.
+# Job 3 was requeued after its node had failed; 5 began before the time that counts.
 USAGE = """\
-3|ann|ml|main|NODE_FAIL|3600|4|cpu=4,gres/gpu:a100=2,gres/gpu=2
-3|ann|ml|main|COMPLETED|7200|4|cpu=4,gres/gpu=2
-4|bob|ml|main|CANCELLED by 7|1800|2|cpu=2
-5|bob|ml|debug|FAILED|3600|8|cpu=8
-6|bob|ml|debug|PENDING|0|0|
+3|ann|ml|main|NODE_FAIL|3600|4|cpu=4,gres/gpu:a100=2,gres/gpu=2|900|1000
+3|ann|ml|main|COMPLETED|7200|4|cpu=4,gres/gpu=2|4900|5000
+4|bob|ml|main|CANCELLED by 7|1800|2|cpu=2|900|1300
+5|bob|ml|debug|FAILED|3600|8|cpu=8|100|900
+6|bob|ml|debug|PENDING|0|0||Unknown|Unknown
 """
 
 
-def test_usage_by_group() -> None:
+def test_usage_by_group_and_end_state() -> None:
     jobs = [dict(zip(accounting.USAGE, row.split("|"), strict=True)) for row in USAGE.splitlines()]
-    assert accounting.usage(jobs, "user") == [
-        ("ann", 1, 12.0, 6.0, 1 / 3),
-        ("bob", 3, 9.0, 0.0, 8 / 9),
+    groups, states = accounting.usage(jobs, "user", 950)
+    assert groups == [
+        ("ann", 1, 12.0, 6.0, 1 / 3, 100),
+        ("bob", 3, 9.0, 0.0, 8 / 9, 400),
+    ]
+    assert [(use.name, use.jobs, use.gpu_hours) for use in states] == [
+        ("COMPLETED", 1, 4.0),
+        ("NODE_FAIL", 1, 2.0),
+        ("FAILED", 1, 0.0),
+        ("CANCELLED", 1, 0.0),
+        ("PENDING", 1, 0.0),
     ]
 
 
@@ -175,9 +186,9 @@ def test_a_report_is_text_a_page_or_json(tmp_path: Path, monkeypatch: pytest.Mon
     for line in (
         "report     train-0001, job 2, 2 nodes x 2 ranks: COMPLETED after 2:10 of 30:00",
         "cpu        [####................]  19 %  1.5 of 8 CPUs were busy on average",
-        "memory     [#...................]   4 %  0.596G of 16G on the fullest node",
-        "gpu        [##########..........]  50 %  <b>n1 GPU 0, 1G of 80G",
-        "waited     0:05",
+        "memory     [#...................]   4 %  0.587G to 0.596G of 16G on the fullest node",
+        "gpu        [##########..........]  50 %  <b>n1 GPU 0, 1G of 80G, 100 of 400 W",
+        "waited     0:05; first step 0:10 after the start",
         "advice     asked 16G of memory a node, used 0.596G: --mem 1G may start earlier",
     ):
         assert line in text
@@ -228,3 +239,23 @@ def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(
         hook.chmod(mode)
         _, (finding,) = with_variables(Job(notify=f"@{hook}"))
         assert said in finding.cause
+
+
+def test_a_long_run_says_at_its_end_what_it_did_not_use(tmp_path, capsys):
+    """A short one, and one that used what it got, say nothing; nor does an accounting that is off."""
+    used = SACCT.replace("mem=1260056576", "mem=16000000000")
+    off = Result(("sacct",), 1, "", "Slurm accounting storage is disabled\n")
+    rows: list[tuple[float, str | Result, str]] = [
+        (130.0, SACCT, ""),
+        (300.0, SACCT, "asked 16G of memory a node, used 0.596G: --mem 1G may start earlier; all"),
+        (300.0, used, ""),
+        (300.0, off, ""),
+    ]
+    for number, (seconds, answer, text) in enumerate(rows):
+        outcome = replace(DONE, seconds=seconds)
+        run = new_run(tmp_path / f"train-{number:04}", 2, outcome=outcome)
+        run.client = Answers(sacct=answer)
+        follow._show_end(run, outcome, as_json=False)
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
+        assert len(said) == bool(text)
+        assert text in "".join(said)

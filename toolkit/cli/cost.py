@@ -16,7 +16,7 @@ from toolkit.planning.settings import chosen, find_cluster
 from toolkit.runs import efficiency, status
 from toolkit.runs.run import Run, find
 from toolkit.slurm import accounting
-from toolkit.units import human_time
+from toolkit.units import human_time, or_dash
 
 _BAR = 20  # characters
 _MOST_GPUS = 16  # that are shown one by one
@@ -51,8 +51,8 @@ def report(run: str | None, html: Path | None, as_json: bool, runs: Path) -> Non
     number = own.job_id
     status.query(own)
     known = efficiency.measure(own)
-    advice = [*efficiency.advise(known, own.plan)]
-    rows = [*_rows(own, known), *(("advice", text) for text in advice)]
+    advice = efficiency.advise(known, own.plan)
+    rows = [*_rows(own, known), *(("advice", text) for _, text in advice)]
     if html is not None:
         write_atomically(html, _page(own, known, rows))
         console.say("report", str(html))
@@ -62,7 +62,7 @@ def report(run: str | None, html: Path | None, as_json: bool, runs: Path) -> Non
         **known._asdict(),
         "memory": known.memory._asdict() if known.memory else None,
         "gpus": [gpu._asdict() for gpu in known.gpus],
-        "advice": advice,
+        "advice": [text for _, text in advice],
     }
     shown = "\n".join(console.subject(*row) for row in rows)
     console.result(data, "" if html else shown, as_json=as_json)
@@ -83,18 +83,22 @@ def _rows(run: Run, known: efficiency.Efficiency) -> Iterator[tuple[str, str]]:
         busy = f"{known.cpu_share * known.cpus:.1f} of {known.cpus} CPUs were busy on average"
         yield "cpu", f"{_bar(known.cpu_share)}  {busy}"
     if (memory := known.memory) is not None:
-        of = f"{efficiency.gib(memory.most)} of {efficiency.gib(memory.asked)} on the fullest node"
+        sizes = dict.fromkeys(efficiency.gib(size) for size in (memory.least, memory.most))
+        of = f"{' to '.join(sizes)} of {efficiency.gib(memory.asked)} on the fullest node"
         yield "memory", f"{_bar(memory.share)}  {of}"
     for number, gpu in enumerate(known.gpus[:_MOST_GPUS]):
         size = f"{efficiency.gib(gpu.memory)} of {efficiency.gib(gpu.total)}"
-        yield (
-            "" if number else "gpu",
-            f"{_bar(gpu.busy / 100)}  {gpu.host} GPU {gpu.number}, {size}",
-        )
+        watts = f", {gpu.power:.0f} of {or_dash(gpu.limit, '.0f')} W" if gpu.power else ""
+        text = f"{_bar(gpu.busy / 100)}  {gpu.host} GPU {gpu.number}, {size}{watts}"
+        yield "" if number else "gpu", text
     if len(known.gpus) > _MOST_GPUS:
         yield "", f"... and {len(known.gpus) - _MOST_GPUS} more: --json has all of them"
+    if known.slurm_gpu is not None:
+        yield "gpu", f"{_bar(known.slurm_gpu / 100)}  at most, by Slurm's gres/gpuutil"
     if known.waited is not None:
-        yield "waited", human_time(known.waited)
+        lost = known.start_seconds
+        first = "" if lost is None else f"; first step {human_time(lost)} after the start"
+        yield "waited", f"{human_time(known.waited)}{first}"
     for text in known.missing:
         yield "unknown", text
 
@@ -138,7 +142,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 @json_option
 @cluster_option()
 def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
-    """Show CPU and GPU hours of jobs, and the share that failed.
+    """Show CPU and GPU hours, how jobs ended, and their waits.
 
     Slurm's accounting is asked as any user may. FAILED is the share of the hours that jobs took
     which failed or reached their time limit.
@@ -157,19 +161,23 @@ def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
     options = ["--allocations", "--duplicates", "--truncate", f"--starttime={start}"]
     options += [] if by == "partition" else ["--allusers"]
     jobs = accounting.ask(place.client, accounting.USAGE, *options)
-    groups = accounting.usage(jobs, by)
+    groups, states = accounting.usage(jobs, by, begin)
     if as_json:
-        console.out_json({by: [use._asdict() for use in groups]})
+        data = {by: groups, "state": states}
+        console.out_json({name: [use._asdict() for use in of] for name, of in data.items()})
         return
     if not groups:
         console.note(f"no jobs since {start}")
         return
-    rows = [
-        (
-            *(use.name, use.jobs, f"{use.cpu_hours:.1f}", f"{use.gpu_hours:.1f}"),
-            f"{use.failed_share:.0%}",
-        )
-        for use in groups
-    ]
-    header = (by.upper(), "JOBS", "CPU HOURS", "GPU HOURS", "FAILED")
-    console.out(console.table(header, rows))
+    for title, uses in ((by.upper(), groups), ("STATE", states)):
+        rows = [
+            (
+                *(use.name, use.jobs, f"{use.cpu_hours:.1f}", f"{use.gpu_hours:.1f}"),
+                f"{use.failed_share:.0%}",
+                "-" if use.wait_seconds is None else human_time(use.wait_seconds),
+            )
+            for use in uses
+        ]
+        header = (title, "JOBS", "CPU HOURS", "GPU HOURS", "FAILED", "WAIT")
+        console.out(console.table(header, rows))
+        console.out()

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
 
 _MOST_HOSTS, _MOST_RANKS = 64, 8  # that are named one by one
+_WORTH_SECONDS = 300.0  # shorter runs waste little
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
 
@@ -112,9 +114,22 @@ def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
         leave_results(run)
     if outcome.kind != "ok":
         show_explanation(run)
+    if outcome.seconds >= _WORTH_SECONDS and run.is_own:
+        show_waste(run)
     if as_json:
         job = {"run": run.name, "directory": str(run.directory), "job_id": run.job_id}
         console.out_json({**job, **json.loads(to_json(outcome))})
+
+
+def show_waste(run: Run) -> None:
+    """Print in one line what a run was given and did not use, if that is much."""
+    from toolkit.runs import efficiency  # most runs are short
+
+    with suppress(ToolkitError, OSError):
+        known = efficiency.measure(run, seconds=10)
+        texts = [text for is_bad, text in efficiency.advise(known, run.plan) if is_bad]
+        if texts:
+            console.say("unused", f"{texts[0]}; all of it: toolkit report {run.word}")
 
 
 def show_state(event: status.Changed, passed: float) -> None:

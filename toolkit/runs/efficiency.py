@@ -19,7 +19,7 @@ from toolkit.model.run import Plan
 from toolkit.runs.run import Run
 from toolkit.slurm import accounting
 from toolkit.slurm.accounting import Job, amounts, seconds_of, state_of
-from toolkit.units import counted, human_time, whole
+from toolkit.units import human_time, whole
 
 FIELDS = (
     *("JobIDRaw", "State", "ElapsedRaw", "AllocCPUS", "AllocTRES", "TotalCPU", "NNodes", "NTasks"),
@@ -30,6 +30,8 @@ SAMPLE_SECONDS = 30
 _MOST = 16 << 20  # bytes of samples that are read of a node: three months of eight GPUs
 _GIB = 1 << 30
 _SHORT = 60.0  # seconds; Slurm samples memory every 30 s
+_OTHERS = ("batch", "extern", "interactive")  # steps that start no ranks
+_LONGEST_START = 120.0
 _FEW_SAMPLES = 5
 
 
@@ -44,6 +46,8 @@ class Gpu(NamedTuple):
     Attributes:
         busy: mean of its use in percent, as nvidia-smi defines it: a kernel ran.
         memory: the most bytes that were used.
+        power: mean in watts; None: the GPU does not tell.
+        limit: of its power, in watts.
         samples: its use in percent at each sample.
     """
 
@@ -52,6 +56,8 @@ class Gpu(NamedTuple):
     busy: float
     memory: int
     total: int
+    power: float | None
+    limit: float | None
     samples: tuple[float, ...]
 
 
@@ -59,16 +65,17 @@ class Memory(NamedTuple):
     """The memory of a run, in bytes on each node.
 
     Slurm keeps the sum over a step's tasks and the largest task: with one task on each node the
-    peak of the fullest node is known, with several it is at most so many of the largest.
+    peak of the fullest node is known, with several it is between two bounds.
 
     Attributes:
         share: the most memory of a step by that of the job, as seff computes it.
         asked: what the job got.
-        most: what the fullest node used at most.
+        least, most: bounds of the peak of the fullest node.
     """
 
     share: float
     asked: float
+    least: float
     most: float
 
 
@@ -81,6 +88,8 @@ class Efficiency(NamedTuple):
         cpu_share: CPU time by elapsed time and CPUs, as seff computes it.
         memory: of the element with the largest share, if it is a job array.
         waited: seconds in the queue.
+        start_seconds: between the start of the job and that of its first step.
+        slurm_gpu: the most use of a GPU in percent, as Slurm's own gres/gpuutil has it.
         missing: why figures are missing.
     """
 
@@ -91,19 +100,26 @@ class Efficiency(NamedTuple):
     cpu_share: float | None = None
     memory: Memory | None = None
     waited: float | None = None
+    start_seconds: float | None = None
+    slurm_gpu: float | None = None
     gpus: tuple[Gpu, ...] = ()
     missing: tuple[str, ...] = ()
 
 
-def measure(run: Run) -> Efficiency:
-    """Return what a run used; its outcome is known, or it is running."""
+def measure(run: Run, *, seconds: int = 60) -> Efficiency:
+    """Return what a run used; its outcome is known, or it is running.
+
+    Args:
+        run: the run.
+        seconds: how long sacct may take.
+    """
     gpus, missing, came_out = samples(run), [], run.outcome
     known = Efficiency(
         state=came_out.state if came_out else "RUNNING",
         seconds=came_out.seconds if came_out else 0.0,
     )
     try:
-        records = [*accounting.ask(run.client, FIELDS, f"--jobs={run.job_id}")]
+        records = [*accounting.ask(run.client, FIELDS, f"--jobs={run.job_id}", seconds=seconds)]
     except SlurmUnreachableError as error:
         missing.append(f"CPU and memory: {error.cause}")
     else:
@@ -112,6 +128,8 @@ def measure(run: Run) -> Efficiency:
             missing.append("memory: the job was too short, or its accounting is some seconds late")
     if run.plan.gpus_per_node and not gpus:
         missing.append("use of the GPUs: nvidia-smi gave no samples on the nodes")
+    if came_out is None:
+        missing.append("the run has not ended: CPU and memory are complete at its end")
     return known._replace(gpus=gpus, missing=tuple(missing))
 
 
@@ -123,12 +141,16 @@ def from_records(records: Sequence[Job]) -> Efficiency:
     cpus = {number: whole(job["AllocCPUS"]) or 0 for number, job in jobs.items()}
     got = sum(elapsed[number] * cpus[number] for number in jobs)
     used = sum(seconds_of(job["TotalCPU"]) for job in jobs.values())
-    memory = list[Memory]()
+    peaks, memory, starts = list[float](), list[Memory](), dict[str, int]()
     for step in records:
-        number, dot, _ = step["JobIDRaw"].partition(".")
-        if dot and number in jobs:
-            memory += _memory(jobs[number], step)
-    times = [(whole(job["Eligible"]), whole(job["Start"])) for job in jobs.values()]
+        number, dot, name = step["JobIDRaw"].partition(".")
+        if not dot or number not in jobs:
+            continue
+        memory += _memory(jobs[number], step)
+        peaks += [amounts(step["TRESUsageInMax"]).get("gres/gpuutil", -1.0)]
+        if (begin := whole(step["Start"])) and name not in _OTHERS:
+            starts[number] = min(starts.get(number, begin), begin)
+    times = {number: (whole(job["Eligible"]), whole(job["Start"])) for number, job in jobs.items()}
     return Efficiency(
         state=state_of(first),
         seconds=float(sum(elapsed.values())),
@@ -136,7 +158,13 @@ def from_records(records: Sequence[Job]) -> Efficiency:
         cpus=max(cpus.values(), default=0),
         cpu_share=used / got if used and got else None,
         memory=max(memory, default=None),
-        waited=max((start - since for since, start in times if since and start), default=None),
+        slurm_gpu=max((peak for peak in peaks if peak >= 0), default=None),
+        waited=max(
+            (start - since for since, start in times.values() if since and start), default=None
+        ),
+        start_seconds=max(
+            (begin - (times[number][1] or begin) for number, begin in starts.items()), default=None
+        ),
     )
 
 
@@ -147,8 +175,9 @@ def _memory(job: Job, step: Job) -> Iterator[Memory]:
     largest = amounts(step["TRESUsageInMax"]).get("mem", 0.0)
     on, tasks = whole(step["NNodes"]) or 1, whole(step["NTasks"]) or 1
     if asked and total:
-        most = max(total / on, min(total, math.ceil(tasks / on) * largest))
-        yield Memory(total / asked, asked / nodes, most)
+        least = max(total / on, largest)
+        most = max(least, min(total, math.ceil(tasks / on) * largest))
+        yield Memory(total / asked, asked / nodes, least, most)
 
 
 def samples(run: Run) -> tuple[Gpu, ...]:
@@ -165,22 +194,24 @@ def samples(run: Run) -> tuple[Gpu, ...]:
 
 
 def _read(run: Run, host: str, name: str) -> Iterator[Gpu]:
-    """Yield the GPUs of a node: index, use, memory used and in all; what follows is not read."""
+    """Yield the GPUs of a node: index, use, memory used and in all, power and its limit."""
     rows = defaultdict[float, list[list[float]]](list)
     with suppress(OSError), open_regular(run.logs / name, below=run.directory) as file:
         for line in file.read(_MOST).decode("utf-8", "replace").splitlines():
-            values = [_number(word.strip()) for word in line.split(",")[:4]]
-            if len(values) == 4 and math.isfinite(values[0]) and math.isfinite(values[1]):
+            values = [_number(word.strip()) for word in line.split(",")]
+            if len(values) == 6 and math.isfinite(values[0]) and math.isfinite(values[1]):
                 rows[values[0]].append(values)
     for number, own in sorted(rows.items()):
         columns = zip(*own, strict=True)
-        _, busy, used, total = ([*filter(math.isfinite, each)] for each in columns)
+        _, busy, used, total, power, limit = ([*filter(math.isfinite, each)] for each in columns)
         yield Gpu(
             host=host,
             number=int(number),
             busy=statistics.fmean(busy),
             memory=int(max(used, default=0.0) * (1 << 20)),
             total=int(max(total, default=0.0) * (1 << 20)),
+            power=statistics.fmean(power) if power else None,
+            limit=max(limit, default=None),
             samples=tuple(busy),
         )
 
@@ -190,32 +221,52 @@ def _number(word: str) -> float:
     return float(word) if re.fullmatch(r"\d{1,9}(?:\.\d{1,6})?", word, re.ASCII) else math.nan
 
 
-def advise(known: Efficiency, plan: Plan) -> Iterator[str]:
-    """Yield what to change in the next run."""
-    gpus = [gpu for gpu in known.gpus if len(gpu.samples) >= _FEW_SAMPLES]
-    idle = [f"GPU {gpu.number} of {gpu.host}" for gpu in gpus if max(gpu.samples) < 1]
-    busy = statistics.fmean(gpu.busy for gpu in gpus) if gpus else 100.0
-    if idle:
-        which = f"{counted(len(idle), 'GPU')} did nothing, such as {idle[0]}"
-        yield f"{which}: a rank for each, or fewer GPUs"
-    elif busy < 30:
-        text = "fewer GPUs, larger batches, or more workers that load data"
-        yield f"the GPUs were busy {busy:.0f} % of the time: {text}"
+def advise(known: Efficiency, plan: Plan) -> list[tuple[bool, str]]:
+    """Return what to change in the next run, the most important first.
+
+    Returns:
+        whether a large part was not used, and the advice.
+    """
+    advice = [*_gpu_advice(known), *_job_advice(known, plan)]
+    return sorted(advice, key=lambda row: not row[0])
+
+
+def _job_advice(known: Efficiency, plan: Plan) -> Iterator[tuple[bool, str]]:
     is_evidence = known.state in ("COMPLETED", "TIMEOUT") and known.seconds >= _SHORT
     if known.memory is not None:
         asked, used = known.memory.asked, known.memory.most
         share, better = used / asked, f"--mem {math.ceil(used * 1.25 / _GIB)}G"
         text = f"asked {gib(asked)} of memory a node, used {gib(used)}: {better}"
         if share > 0.9:
-            yield f"{text} leaves room"
+            yield False, f"{text} leaves room"
         elif share < 0.5 and is_evidence and asked > 2 * _GIB:
-            yield f"{text} may start earlier"
+            yield share < 0.25 and asked >= 8 * _GIB, f"{text} may start earlier"
     cpu = known.cpu_share
     if cpu is not None and cpu < 0.5 and is_evidence and not known.gpus and plan.cpus_per_rank > 1:
         fewer = max(1, math.ceil(cpu * plan.cpus_per_rank * 1.25))
-        yield f"{cpu * known.cpus:.1f} of {known.cpus} CPUs were busy: --cpus-per-task {fewer}"
-    limit = known.limit_seconds or 0.0
+        busy = cpu * known.cpus
+        yield cpu < 0.2, f"{busy:.1f} of {known.cpus} CPUs were busy: --cpus-per-task {fewer}"
+    lost, limit = known.start_seconds or 0.0, known.limit_seconds or 0.0
+    if lost > max(_LONGEST_START, 0.1 * known.seconds):
+        yield True, f"{human_time(lost)} passed before the first step: what is the script doing?"
     if known.state == "COMPLETED" and not plan.array and 3600 <= limit > 4 * known.seconds:
         shorter = human_time(math.ceil(max(known.seconds * 1.5, 300) / 300) * 300)
         text = f"asked {human_time(limit)}, took {human_time(known.seconds)}"
-        yield f"{text}: --time {shorter} fits into earlier gaps"
+        yield False, f"{text}: --time {shorter} fits into earlier gaps"
+
+
+def _gpu_advice(known: Efficiency) -> Iterator[tuple[bool, str]]:
+    gpus = [gpu for gpu in known.gpus if len(gpu.samples) >= _FEW_SAMPLES]
+    idle = [f"GPU {gpu.number} of {gpu.host}" for gpu in gpus if max(gpu.samples) < 1]
+    busy = statistics.fmean(gpu.busy for gpu in gpus) if gpus else 100.0
+    powers = [gpu.power / gpu.limit for gpu in gpus if gpu.power and gpu.limit]
+    power = statistics.fmean(powers) if powers else 1.0
+    if idle:
+        more = f" and {len(idle) - 4} more" if len(idle) > 4 else ""
+        yield True, f"{', '.join(idle[:4])}{more} did nothing: a rank for each, or fewer GPUs"
+    elif busy < 30:
+        text = "fewer GPUs, larger batches, or more workers that load data"
+        yield True, f"the GPUs were busy {busy:.0f} % of the time: {text}"
+    elif busy > 90 and power < 0.35:
+        text = "they wait for communication, or hang; see toolkit docs run/hang"
+        yield True, f"the GPUs looked busy at {power:.0%} of their power: {text}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from toolkit.slurm.parse import gpu_counts
 from toolkit.units import whole
 
 USAGE = (
-    *("JobIDRaw", "User", "Account", "Partition", "State", "ElapsedRaw", "AllocCPUS", "AllocTRES"),
+    *("JobIDRaw", "User", "Account", "Partition", "State", "ElapsedRaw", "AllocCPUS"),
+    *("AllocTRES", "Eligible", "Start"),
 )
 GROUPS = {"user": "User", "account": "Account", "partition": "Partition"}
 # They ended without an error of their own; a job that another one waits for is CANCELLED, too.
@@ -42,7 +44,9 @@ class AccountingOffError(
     """The cluster keeps no records of what jobs used, or does not show them."""
 
 
-def ask(client: Client, fields: Sequence[str], *options: str) -> Iterator[Job]:
+def ask(
+    client: Client, fields: Sequence[str], *options: str, seconds: int = _SECONDS
+) -> Iterator[Job]:
     """Yield what sacct prints of jobs and their steps: field -> value.
 
     Times are seconds since the epoch, and memory of jobs is in powers of 1024.
@@ -51,12 +55,12 @@ def ask(client: Client, fields: Sequence[str], *options: str) -> Iterator[Job]:
         AccountingOffError: the cluster has no accounting, or it did not answer.
     """
     words = ("sacct", "--noheader", "--parsable2", "--noconvert", f"--format={','.join(fields)}")
-    clock = ("env", "SLURM_TIME_FORMAT=%s", "timeout", str(_SECONDS))
+    clock = ("env", "SLURM_TIME_FORMAT=%s", "timeout", str(seconds))
     result = client.ask(*clock, *words, *options)
     if not result.ok:
         cause = "this cluster keeps no accounting, or does not show it"
         if result.returncode == 124:  # as timeout(1) ends
-            cause = f"sacct gave no answer in {_SECONDS} s; ask for less: --since 1d"
+            cause = f"sacct gave no answer in {seconds} s; ask for less: --since 1d"
         raise AccountingOffError(cause, place="sacct", details=result.tail(3))
     for line in io.StringIO(result.stdout):  # one by one: a month of a site is a million of them
         values = line.rstrip("\n").split("|")
@@ -100,10 +104,11 @@ class Use(NamedTuple):
     """The use of a cluster by a group of jobs.
 
     Attributes:
-        name: of the group.
+        name: of the group, or the end state.
         jobs: number of jobs; one that was requeued is one job.
         failed_share: part of the hours that jobs took which failed: of GPU hours if there are any,
             else of CPU hours.
+        wait_seconds: the median of what jobs waited for; None: no job started.
     """
 
     name: str
@@ -111,36 +116,49 @@ class Use(NamedTuple):
     cpu_hours: float
     gpu_hours: float
     failed_share: float
+    wait_seconds: float | None
 
 
-def usage(jobs: Iterable[Job], by: str) -> list[Use]:
-    """Return what was used by each group, the largest first.
+def usage(jobs: Iterable[Job], by: str, since: float) -> tuple[list[Use], list[Use]]:
+    """Return what was used by each group and by the jobs of each end state, the largest first.
 
     Args:
         jobs: with the fields of ``USAGE``; one that was requeued has a record for each attempt.
         by: ``user``, ``account`` or ``partition``.
+        since: begin of the time that counts; the wait of a job that began before is left out.
     """
-    groups = defaultdict[str, list[Job]](list)
+    cpu, gpu = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    ids = defaultdict[tuple[str, str], set[str]](set)
+    waits = defaultdict[tuple[str, str], list[int]](list)
     for job in jobs:
-        groups[job[GROUPS[by]] or "-"].append(job)
-    return sorted(
-        (_sum_up(name, own) for name, own in groups.items()),
-        key=lambda use: (-use.gpu_hours, -use.cpu_hours, use.name),
-    )
+        key = (job[GROUPS[by]] or "-", state_of(job))
+        elapsed = whole(job["ElapsedRaw"]) or 0
+        cpu[key] += elapsed * (whole(job["AllocCPUS"]) or 0)
+        gpu[key] += elapsed * gpus(job["AllocTRES"])
+        ids[key].add(job["JobIDRaw"])
+        eligible, start = whole(job["Eligible"]), whole(job["Start"])
+        if eligible and start and start >= max(since, eligible):
+            waits[key].append(start - eligible)
 
+    def sum_up(name: str, place: int) -> Use:
+        keys = [key for key in ids if key[place] == name]
+        hours = gpu if any(gpu[key] for key in keys) else cpu
+        failed = sum(hours[key] for key in keys if key[1] not in _NOT_FAILED)
+        waited = [seconds for key in keys for seconds in waits[key]]
+        return Use(
+            name=name,
+            jobs=len(set[str]().union(*(ids[key] for key in keys))),
+            cpu_hours=sum(cpu[key] for key in keys) / 3600,
+            gpu_hours=sum(gpu[key] for key in keys) / 3600,
+            failed_share=failed / (sum(hours[key] for key in keys) or 1),
+            wait_seconds=statistics.median(waited) if waited else None,
+        )
 
-def _sum_up(name: str, jobs: Sequence[Job]) -> Use:
-    seconds = [whole(job["ElapsedRaw"]) or 0 for job in jobs]
-    cpu = [each * (whole(job["AllocCPUS"]) or 0) for each, job in zip(seconds, jobs, strict=True)]
-    gpu = [each * gpus(job["AllocTRES"]) for each, job in zip(seconds, jobs, strict=True)]
-    hours = gpu if any(gpu) else cpu
-    failed = [
-        each for each, job in zip(hours, jobs, strict=True) if state_of(job) not in _NOT_FAILED
-    ]
-    return Use(
-        name=name,
-        jobs=len({job["JobIDRaw"] for job in jobs}),
-        cpu_hours=sum(cpu) / 3600,
-        gpu_hours=sum(gpu) / 3600,
-        failed_share=sum(failed) / (sum(hours) or 1),
+    groups, states = (
+        sorted(
+            (sum_up(name, place) for name in {key[place] for key in ids}),
+            key=lambda use: (-use.gpu_hours, -use.cpu_hours, use.name),
+        )
+        for place in (0, 1)
     )
+    return groups, states
