@@ -179,7 +179,7 @@ COMMANDS: Commands = {
         ),
         "doctor": ("check:doctor", "Check this machine and the cluster before jobs run."),
         "lint": ("check:lint_files", "Find faults in existing sbatch scripts, and fix them."),
-        "usage": ("cost:usage", "Show CPU and GPU hours of jobs, and the share that failed."),
+        "usage": ("cost:usage", "Show CPU and GPU hours, how jobs ended, and their waits."),
     },
 }
 # They run here, whatever login node the settings name; and those that know what to do with one.
