@@ -28,7 +28,6 @@ from toolkit.model.job import Job
 from toolkit.model.site import (
     PORTS,
     Access,
-    ClusterNode,
     Facts,
     Limits,
     OptionRule,
@@ -68,19 +67,6 @@ def findings(given: Case) -> list[ToolkitError]:
 def live(job: dict[str, Any], **changes: Any) -> Case:
     """Return a case whose partition Slurm describes."""
     return case(job, facts=Facts(partitions=(replace(FACTS.partitions[1], **changes),)))
-
-
-def on_nodes(**job: str) -> Case:
-    nodes = {
-        "nid001": ClusterNode(
-            name="nid001", partitions=("cas_v100_4", "debug"), features=("intel", "rack1")
-        ),
-        "nid002": ClusterNode(
-            name="nid002", partitions=("cas_v100_4",), features=("intel", "rack2")
-        ),
-        "gpu7": ClusterNode(name="gpu7", partitions=("debug",), features=("amd",)),
-    }
-    return case(job, facts=Facts(nodes=nodes))
 
 
 def used(job: dict[str, Any] | None = None, limits: Limits | None = None, **use: int) -> Case:
@@ -166,22 +152,6 @@ CASES = [
     (live({"gpus": 8}, gpus=8, nodes=1), "--nodes", "partition cas_v100_4 has 1 node up, 2 were asked for (sinfo)"),
     (live({"nodes": 4}, nodes=3, max_nodes=2), "--nodes", "has 2 nodes at most for one job, 4 were asked for"),
     (live({}, available=False), "--partition?", "cas_v100_4 is switched off for now"),
-    # nodes and features
-    (on_nodes(nodelist="nid[001-002]"), "", ""),
-    (on_nodes(nodelist="./nodes.txt"), "", ""),
-    (on_nodes(exclude="gpu7"), "", ""),
-    (on_nodes(nodelist="nid[002-003]"), "--nodelist", "the cluster has no node 'nid003'"),
-    (on_nodes(exclude="zzz"), "--exclude", "the cluster has no node 'zzz' (sinfo); sinfo --Node"),
-    (on_nodes(nodelist="nid[002"), "--nodelist", "'nid[002' is not a host list: a bracket is not closed"),
-    (on_nodes(nodelist="gpu7"), "--nodelist", "node gpu7 is in partition debug, not in cas_v100_4 (sinfo); --partition debug"),
-    (on_nodes(constraint="intel&rack1"), "", ""),
-    (on_nodes(constraint="[rack1*1&rack2*1]"), "", ""),
-    (on_nodes(constraint="(rack1|amd)&intel"), "", ""),
-    (on_nodes(constraint="intel&rak1"), "--constraint", "no node has the feature 'rak1'"),
-    (on_nodes(constraint="intel|a100"), "--constraint", "no node has the feature 'a100'"),
-    (on_nodes(constraint="amd"), "--constraint", "no node of partition cas_v100_4 has amd (sinfo); with it: --partition debug"),
-    (on_nodes(constraint="rack1,rack2"), "--constraint", "no node of partition cas_v100_4 has rack1,rack2 (sinfo); sinfo"),
-    (case({"nodelist": "zzz", "constraint": "zzz"}), "", ""),  # of nodes that were not queried nothing is known
     # what one user may have
     (case({**H100, "nodes": 2}), "", ""),
     (case({**H100, "nodes": 3}), "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),

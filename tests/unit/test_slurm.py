@@ -337,14 +337,14 @@ NODE_STATES |= {"IDLE*": "down", "DOWN+NOT_RESPONDING": "down", "SOMETHING_NEW":
 
 
 @pytest.mark.parametrize(("state", "meant"), NODE_STATES.items())
-def test_a_node_has_a_state_partitions_and_features(state, meant):
+def test_a_node_has_a_state_and_partitions(state, meant):
     words = f"Gres=(null) State={state} Reason=some words"
     lines = f"NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 {words}\n{SPOKEN}\n"
     lines += f"NodeName=b Partitions=main AvailableFeatures=(null) {words}"
     first, second = cluster.ask_nodes(Answers(node=lines))
     assert (first.state, first.gpus, first.gpu_type) == (meant, 0, "")
-    assert (first.partitions, first.features) == (("main", "debug"), ("intel", "rack1"))
-    assert (second.partitions, second.features) == (("main",), ())
+    assert first.partitions == ("main", "debug")
+    assert second.partitions == ("main",)
 
 
 def test_limits_of_slurm_go_before_those_that_are_written():

@@ -262,12 +262,10 @@ class ClusterNode(Model, frozen=True, kw_only=True):
             there.
         gpus, gpus_used: all GPUs, and those of them that are allocated to jobs.
         memory: in MB.
-        features: that jobs can require of it.
     """
 
     name: str
     partitions: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
     state: str = "idle"
     cpus: int = 0
     memory: int = 0
@@ -302,7 +300,6 @@ class Facts(Model, frozen=True, kw_only=True):
         mpirun: the first line of ``mpirun --version`` on PATH: ``mpirun (Open MPI) 4.1.4``; None if
             there is no mpirun or it was not queried.
         mine: partition -> the user's usage; empty if not queried.
-        nodes: the nodes by name; empty if not queried, as for a job that names none of them.
         limits: partition -> the limits of the user; empty if Slurm sets none, or was not asked.
     """
 
@@ -312,7 +309,6 @@ class Facts(Model, frozen=True, kw_only=True):
     container: str | None = None
     mpirun: str | None = None
     mine: dict[str, Use] = {}
-    nodes: dict[str, ClusterNode] = {}
     limits: dict[str, Limits] = {}
 
 

@@ -264,24 +264,17 @@ def _with_facts(case: Case) -> Case:
     facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
     wanted = case.launcher.facts if case.launcher else ()
     if client is not None:
-        from toolkit.slurm.cluster import ask_limits, ask_nodes, ask_usage
+        from toolkit.slurm.cluster import ask_limits, ask_usage
 
         partitions = client.partitions()
         name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         counts = name and (job.most_gpus or job.array is not None or job.sweep)
         limits = ask_limits(client, name, site) if counts else {}
-        names_nodes = job.nodelist or job.exclude or job.constraint
         facts = Facts(
             partitions=partitions,
             container=container,
             # The user's jobs count only where there are limits.
             mine=ask_usage(client) if site.partitions or limits else {},
-            # scontrol also shows nodes that are in no partition.
-            nodes={
-                node.name: node
-                for node in (ask_nodes(client) if names_nodes else ())
-                if node.partitions
-            },
             limits=limits,
             sbatch_options=client.sbatch_options() if job.slurm else {},
             mpi=client.mpi_types() if "mpi" in wanted else None,

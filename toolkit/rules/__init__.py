@@ -28,8 +28,6 @@ HOST = (
 PURE = (
     job.partition,
     job.size,
-    job.nodes,
-    job.features,
     job.gpus,
     job.gpu_types,
     job.anywhere,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
@@ -22,13 +21,11 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, SitePartition, Use
 from toolkit.model.slurm_options import OTHER_NAMES, OWN
-from toolkit.quoting import alternatives, sbatch, shell
+from toolkit.quoting import sbatch, shell
 from toolkit.sites import comment_example, comment_problem, resolve_gpu_type
 from toolkit.slurm import hostlist
 from toolkit.slurm.hostlist import task_ids
 from toolkit.units import counted
-
-_LIST = "sinfo --Node --format='%N %P %f' lists nodes, their partitions and their features"
 
 
 def partition(case: Case) -> Iterator[ToolkitError]:
@@ -102,71 +99,6 @@ def _cpus(case: Case) -> int:
     """Return the CPUs that the job takes of a node."""
     job = case.job
     return (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
-
-
-def nodes(case: Case) -> Iterator[ToolkitError]:
-    """Require the nodes in ``--nodelist`` and ``--exclude``."""
-    known, partition = case.facts.nodes, case.partition_name
-    given = {"--nodelist": case.job.nodelist, "--exclude": case.job.exclude}
-    for place, hosts in given.items():
-        if not hosts or not known or "/" in hosts:  # with a slash it is a file of names
-            continue
-        try:
-            names = dict.fromkeys(hostlist.expand(hosts))
-        except ValueError as error:
-            step = f"{place} {next(iter(known))}"
-            yield UsageError(str(error), place=place, next_step=step, source="sinfo")
-            continue
-        for name in names:
-            if name not in known:
-                yield UsageError(
-                    f"the cluster has no node {name!r}",
-                    place=place,
-                    choices=known,
-                    value=name,
-                    next_step=_LIST,
-                    source="sinfo",
-                )
-            elif place == "--nodelist" and partition and partition not in known[name].partitions:
-                others = known[name].partitions
-                yield UsageError(
-                    f"node {name} is in partition {', '.join(others)}, not in {partition}",
-                    place=place,
-                    next_step=alternatives("--partition", others),
-                    source="sinfo",
-                )
-
-
-def features(case: Case) -> Iterator[ToolkitError]:
-    """Require the features in ``--constraint``, such as ``intel&[rack1*2|rack2*2]``."""
-    text, known_nodes = case.job.constraint or "", case.facts.nodes.values()
-    words = [re.sub(r"\*\d+$", "", word).strip() for word in re.split(r"[&|,\[\]()]", text)]
-    wanted = [*dict.fromkeys(filter(None, words))]
-    if not wanted or not known_nodes:
-        return
-    known = {feature for node in known_nodes for feature in node.features}
-    missing = [name for name in wanted if name not in known]
-    for name in missing:
-        yield UsageError(
-            f"no node has the feature {name!r}",
-            place="--constraint",
-            choices=known,
-            value=name,
-            next_step=_LIST,
-            source="sinfo",
-        )
-    if missing or re.search(r"[|\[(]", text):
-        return
-    places = sorted(
-        {name for node in known_nodes if {*wanted} <= {*node.features} for name in node.partitions}
-    )
-    if case.partition_name and case.partition_name not in places:
-        yield UsageError(
-            f"no node of partition {case.partition_name} has {text}",
-            place="--constraint",
-            next_step=f"with it: {alternatives('--partition', places)}" if places else _LIST,
-            source="sinfo",
-        )
 
 
 def gpus(case: Case) -> Iterator[ToolkitError]:

@@ -159,7 +159,6 @@ def _node(values: Mapping[str, str]) -> ClusterNode:
     return ClusterNode(
         name=values["NodeName"],
         partitions=_words(values.get("Partitions", "")),
-        features=_words(values.get("AvailableFeatures", "")),
         state="down" if is_gone else _STATES.get(words[0], "down"),
         cpus=int(values.get("CPUTot", 0)),
         memory=int(values.get("RealMemory", 0)),
