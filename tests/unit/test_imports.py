@@ -22,7 +22,6 @@ HAS = ("torch", "os", "sys", "json")
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
 IMAGE = replace(MANIFEST, pythons=(PYTHON,))
 OWN = replace(IMAGE, name="mine", command="toolkit image build mine.toml")
-OLD = replace(IMAGE, pythons=(Python(path="python3", version="3.8.10", modules=("json",)),))
 
 
 def findings(
@@ -47,8 +46,7 @@ FINDINGS = [
     ("import einops", OWN, {}, True, ["add the step below to mine.toml, then toolkit image build mine.toml"]),
     ("import evaluate, opentelemetry.trace", IMAGE, {}, True, ["--pip evaluate", "--pip opentelemetry-sdk"]),
     ("import sklearn", IMAGE, {"runtime": "conda"}, True, ["/opt/venv/bin/python3 -m pip install scikit-learn"]),
-    ("import mine_own", IMAGE, {}, True, ["if mine_own is your own code: --env PYTHONPATH=DIRECTORY"]),
-    ("import tomllib", OLD, {}, True, ["Python has tomllib since 3.11", "--pip tomli"]),
+    ("import mine_own", IMAGE, {}, True, ["if it is your own code: --env PYTHONPATH=DIRECTORY"]),
     ("import sys\nsys.path.append(f())\nimport gone", IMAGE, {}, False, ["gone", "only a run shows"]),
     ("def f():\n    import wandb\nif x:\n    import einops\n", IMAGE, {}, False, []),
     ("import json, torch, gone", MANIFEST, {}, False, ["not known whether the image pytorch_cpu has gone: its modules", "toolkit image verify pytorch_cpu"]),

@@ -15,7 +15,7 @@ from toolkit.model.case import Case, Import
 from toolkit.model.image import Manifest, Python
 from toolkit.model.image import Packages as ImagePackages
 from toolkit.quoting import shell_words
-from toolkit.units import compare, numbers
+from toolkit.units import compare
 
 _READ = "the script was read, not run"
 _MOST_NAMES = 8  # modules that a message names
@@ -170,28 +170,10 @@ def imports(case: Case) -> Iterator[ToolkitError]:
         f"the {noun} has no {_listed(places)}",
         place="imports",
         next_step=_installation(case, packages, python) if packages else None,
-        details=_notes(case, missing, packages, python),
+        details=_notes(case, packages),
         source=doubt or _READ,
         is_warning=bool(doubt),
     )
-
-
-def _notes(
-    case: Case, missing: Sequence[Import], packages: Sequence[str], python: Python
-) -> list[str]:
-    """Return notes on modules that have to be installed."""
-    notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
-    known, standard = read_packages(), sys.stdlib_module_names
-    sure = {*known.modules, *known.standard, *standard}
-    if unsure := [each.name for each in missing if each.name not in sure]:
-        verb = "is" if len(unsure) == 1 else "are"
-        notes.append(
-            f"if {_listed(unsure)} {verb} your own code: "
-            "--env PYTHONPATH=DIRECTORY says where it is"
-        )
-    if packages and case.is_sif:
-        notes += ["[[steps]]", 'block = "pip"', f"packages = {json.dumps(packages)}"]
-    return notes
 
 
 def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
@@ -200,9 +182,7 @@ def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
         return shell_words([python.path, "-m", "pip", "install", *packages])
     if not case.is_sif or case.manifest is None:
         return f"an image with {_listed(packages)}"
-    name, recipe = case.manifest.name, case.manifest.command.rpartition(" ")[2]
-    if recipe.endswith(".toml"):
-        return f"add the step below to {recipe}, then toolkit image build {recipe}"
+    name = case.manifest.name
     words = [word for package in packages for word in ("--pip", package)]
     made = shell_words(["toolkit", "image", "new", f"{name}-more", "--from", name, *words])
     return f"{made}; toolkit image build {name}-more.toml; then --image {name}-more"
@@ -220,13 +200,10 @@ class Packages(Model, frozen=True, kw_only=True):
     Attributes:
         own: names that people give modules of their own.
         modules: module -> ``distribution`` on the index, and the ``source`` of that.
-        standard: modules that some versions of Python lack -> ``since`` or ``until`` a version, and
-            the ``distribution`` that brings it to the others, if there is one.
     """
 
     own: tuple[str, ...]
     modules: dict[str, dict[str, str]]
-    standard: dict[str, dict[str, str]]
 
 
 @lru_cache
@@ -242,19 +219,7 @@ def find_package(needed: Import) -> str:
         if package := known.modules.get(".".join(parts[:count])):
             return package["distribution"]
     name = needed.name
-    if package := known.standard.get(name) or known.modules.get(name):
-        return package.get("distribution", "")
+    if package := known.modules.get(name):
+        return package["distribution"]
     is_own = name in known.own or name in sys.stdlib_module_names or name.startswith("_")
     return "" if is_own else name.replace("_", "-")
-
-
-def explain_standard(name: str, version: str) -> str:
-    """Return why a version of Python lacks a module of the standard library; empty: not known."""
-    known = read_packages().standard.get(name)
-    if known is None:
-        text = f"{name} is of the standard library, and this Python lacks it"
-        return text if name in sys.stdlib_module_names else ""
-    since, until, own = known.get("since", ""), known.get("until", ""), numbers(version)
-    if since and own < numbers(since):
-        return f"Python has {name} since {since}"
-    return f"Python has no {name} since {until}" if until and own >= numbers(until) else ""
