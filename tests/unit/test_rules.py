@@ -376,12 +376,12 @@ def test_what_a_quota_leaves(said: str, left: int | None) -> None:
     ("free", "quota", "expected"),
     [
         (20, 20, []),
-        (20, 0.5, ["directory? your quota leaves 500 MB", "cache? your quota leaves 500 MB"]),
+        (20, 0.5, ["directory? your quota leaves 500 MB"]),
         (0.05, 20, ["directory the file system has 50 MB"]),
-        (20, 2, ["cache? your quota leaves 2.0 GB"]),
+        (20, 2, []),
     ],
 )
-def test_space_of_the_directory_and_of_a_home_without_scratch(
+def test_space_of_the_directory(
     free: float, quota: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = SimpleNamespace(free=int(free * GIGABYTE))

@@ -30,7 +30,6 @@ from toolkit.units import human_size
 
 _LEAST = 100 * 10**6  # bytes: logs of a short run
 _LITTLE = 10**9  # bytes: one checkpoint of a small model
-_SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
 _PATIENCE = 10.0  # seconds for a program that knows of quotas
 _QUOTA = re.compile(
     r"^[ \t]*\S+\s+(?P<used>\d+)\*?\s+(?P<soft>\d+)\s+(?P<hard>\d+)\b", re.MULTILINE
@@ -185,7 +184,7 @@ def purge(case: Case) -> Iterator[ToolkitError]:
 
 
 def space(case: Case) -> Iterator[ToolkitError]:
-    """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
+    """Require space for what a run writes: its logs and its outcome."""
     cwd = Path(case.directory)
     rooms = {
         "the file system has": shutil.disk_usage(cwd).free,
@@ -201,15 +200,6 @@ def space(case: Case) -> Iterator[ToolkitError]:
                 is_warning=left >= _LEAST,
             )
             break
-    left = None if case.site.scratch else read_quota(Path.home())
-    if left is not None and left <= _SMALL:
-        yield NoSpaceError(
-            f"caches of programs go to your home, where your quota leaves {human_size(left)}",
-            place="cache",
-            next_step="set scratch in the site's file, or --env XDG_CACHE_HOME=DIRECTORY",
-            source="quota",
-            is_warning=True,
-        )
 
 
 def read_quota(directory: Path) -> int | None:
