@@ -159,8 +159,6 @@ CASES = [
     (used(submitted=20, running=9), "--partition", "you have 20, and this would be 1 more"),
     (used({"array": "0-2"}, submitted=17), "", ""),
     (used({"array": "0-3%2"}, submitted=17), "--partition", "this would be 4 more"),
-    (used(submitted=11, running=10), "--partition?", "you have 10: this one waits"),
-    (used(submitted=5, running=5, gpus=37), "--nodes?", "your running jobs have 37, so that 8 more have to wait"),
     (used(limits=QOS, submitted=2), "", ""),
     (used(limits=QOS, submitted=3), "--partition", "may have 3 jobs in cas_v100_4; you have 3, and this would be 1 more (Slurm's QOS)"),
     (used({"nodes": 3}, limits=QOS), "--nodes", "may have 8 GPUs in cas_v100_4, 12 were asked for"),

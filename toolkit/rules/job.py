@@ -144,27 +144,21 @@ def user_gpus(case: Case) -> Iterator[ToolkitError]:
 
     Slurm keeps a job that asks for more waiting for ever.
     """
-    limit, name, mine = case.limits.gpus, case.partition_name, case.facts.mine
+    limit = case.limits.gpus
     requested = sum(case.job.gpus_by_node) or case.job.most_gpus * case.job.node_range[0]
-    used = mine[name].gpus if name in mine else 0
-    if limit is None or not requested or used + requested <= limit:
-        return
-    may = f"one user may have {counted(limit, 'GPU')} in {name}"
-    is_late = requested <= limit
-    yield ShapeError(
-        f"{may}; your running jobs have {used}, so that {requested} more have to wait"
-        if is_late
-        else f"{may}, {requested} were asked for",
-        place="--nodes",
-        next_step="toolkit cluster show" if is_late else "fewer nodes, or another partition",
-        source=case.limits.source,
-        is_warning=is_late,
-    )
+    if limit is not None and requested > limit:
+        yield ShapeError(
+            f"one user may have {counted(limit, 'GPU')} in {case.partition_name}, "
+            f"{requested} were asked for",
+            place="--nodes",
+            next_step="fewer nodes, or another partition",
+            source=case.limits.source,
+        )
 
 
 def user_jobs(case: Case) -> Iterator[ToolkitError]:
-    """Compare the jobs with those that one user may have in the partition: queued, and running."""
-    name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
+    """Compare the jobs with those that one user may have in the partition."""
+    name, most = case.partition_name, case.limits.jobs_submitted
     mine = case.facts.mine.get(name, Use())
     adds = len(task_ids(str(case.job.array))) or 1  # a job without an array
     if most is not None and mine.submitted + adds > most:
@@ -174,15 +168,6 @@ def user_jobs(case: Case) -> Iterator[ToolkitError]:
             place="--partition",
             next_step="wait for one to end, or another partition",
             source=case.limits.source,
-        )
-    elif running is not None and mine.running >= running:
-        yield ShapeError(
-            f"one user may have {running} running jobs in {name}, and you have {mine.running}: "
-            "this one waits for one of them",
-            place="--partition",
-            next_step="toolkit cluster show",
-            source=case.limits.source,
-            is_warning=True,
         )
 
 
