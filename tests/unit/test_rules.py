@@ -216,9 +216,6 @@ CASES = [
     (meeting(1000, 20000), "ports", ""),
     (meeting(20000, 70000), "ports", ""),
     (meeting(*PORTS, MASTER_PORT="29500"), "--env?", "the same for every job"),
-    (meeting(29000, 30000, MASTER_PORT="29500"), "--env?", "the same for every job"),
-    (meeting(20000, 29499, MASTER_PORT="29500"), "--env", "not among the ports"),
-    (meeting(*PORTS, MASTER_PORT="80"), "--env", "not a port that a user can listen at"),
     (meeting(*PORTS, MASTER_PORTS="80"), "", ""),
     (case({"modules": ("gcc", "cuda/11.9")}, site=replace(NEURON, available_modules=("cuda/11.8", "gcc/12"))), "--module", "module cuda/11.9"),
 ]  # fmt: skip
