@@ -36,7 +36,6 @@ PURE = (
     "localcluster/shape.py",
     "hostsetup/decide.py",
     "errors.py",
-    "meanings.py",
     "quoting.py",
     "text.py",
     "units.py",
