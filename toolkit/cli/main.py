@@ -23,7 +23,6 @@ from toolkit import __version__
 from toolkit.config import settings_files
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
-_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 # Heading -> name -> (MODULE:FUNCTION in this package, the first line of its help).
 Commands = Mapping[str, Mapping[str, tuple[str, str]]]
 
@@ -251,7 +250,7 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
 
 
 def usage_error(error: click.UsageError) -> UsageError:
-    """Return click's error as one of ours, with the nearest option or choice."""
+    """Return click's error as one of ours, with the nearest option."""
     context = error.ctx
     help_line = f"{context.command_path} --help" if context else "toolkit --help"
     if isinstance(error, click.NoSuchOption):
@@ -269,33 +268,14 @@ def usage_error(error: click.UsageError) -> UsageError:
             value=None if instead else error.option_name,
             next_step=instead or help_line,
         )
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        parameter_type: Any = error.param.type
-        choices = tuple(getattr(parameter_type, "choices", ()))
-        place = (
-            error.param.opts[0]
-            if error.param.param_type_name == "option"
-            else error.param.human_readable_name
-        )
-        if context and context.get_parameter_source(error.param.name or "") is _ENVIRONMENT:
-            place = str(error.param.envvar)
-        return UsageError(_cause(error), place=place, choices=choices, next_step=help_line)
-    text = error.format_message().rstrip(".").removeprefix("Got ")
-    return UsageError(text[:1].lower() + text[1:], next_step=help_line)
-
-
-def _cause(error: click.BadParameter) -> str:
-    """Return click's message about a value, in the words of our own messages."""
-    parameter = error.param
-    if isinstance(error, click.MissingParameter) and parameter is not None:
-        name = parameter.human_readable_name if parameter.param_type_name == "argument" else ""
-        return f"{(name or parameter.opts[0]).removeprefix('[--] ').rstrip('.')} is missing"
-    kind = parameter.type if parameter else None
-    value, is_not, _ = error.message.partition(" is not ")
-    if isinstance(kind, click.IntRange) and is_not:
-        most = "or more" if kind.max is None else f"to {kind.max}"
-        return f"expected a whole number, {kind.min} {most}, got {value}"
-    return error.message[:1].lower() + error.message[1:].rstrip(".")
+    place = None
+    text = error.format_message()
+    if isinstance(error, click.BadParameter) and error.param and error.message:
+        is_option = error.param.param_type_name == "option"
+        place = error.param.opts[0] if is_option else error.param.human_readable_name
+        text = error.message
+    text = text.rstrip(".").removeprefix("Got ")
+    return UsageError(text[:1].lower() + text[1:], place=place, next_step=help_line)
 
 
 def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
