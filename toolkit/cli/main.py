@@ -108,16 +108,6 @@ class Group(click.Group):
         error.next_step = help_line if error.close else f"one of {', '.join(names)}; {help_line}"
         raise error
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error of its options knows the command, whose help is the next step."""
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            name = ctx.invoked_subcommand
-            if error.ctx is None and name and (command := self.get_command(ctx, name)):
-                error.ctx = click.Context(command, info_name=name, parent=ctx)
-            raise
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their summaries, section by section."""
         del ctx
