@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -146,46 +146,19 @@ def _read(
 
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
-    """Return the error for ``path``, with the line of the key if the file has it."""
-    line = error.line or _line_of(text.splitlines(), error.key)
+    """Return the error for ``path``, with the line of the key if one line alone begins with it."""
+    name = re.escape(error.key.rpartition(".")[2])
+    begin = re.compile(rf"""\s*\[*["']?{name}["']?\s*[=\]]""")
+    lines = [number for number, row in enumerate(text.splitlines(), 1) if begin.match(row)]
+    line = error.line or (lines[0] if len(lines) == 1 else 0)
     place = f"{path}:{line}" if line else str(path)
-    is_key = error.key.rpartition(".")[2] == error.value
-    step = f"valid keys: {', '.join(sorted(error.choices))}" if is_key and error.choices else None
-    if not step and path.suffix == ".toml":
-        step = f"correct {f'line {line} of ' if line else ''}{path.name}, and try again"
     return ConfigError(
         str(error),
         place=f"{place}, key {error.key}" if error.key else place,
         choices=error.choices,
         value=error.value,
-        next_step=step,
-        details=[
-            f"{fault.place}: {fault.cause}"
-            for fault in (config_error(path, text, other) for other in error.others)
-        ],
+        next_step=f"correct {path.name}, and try again" if path.suffix == ".toml" else None,
     )
-
-
-def _line_of(rows: Sequence[str], key: str) -> int | None:
-    """Return the line of a key such as ``steps[2].packages``.
-
-    Its tables are searched one after the other, then the key below them. A table that is only part
-    of the name of others, as ``partitions``, has no line of its own.
-    """
-    line, number = None, 0
-    for part in re.finditer(r"""(?P<name>"[^"]+"|[^.\[\]"]+)(?:\[(?P<index>\d+)\])?""", key):
-        name, index = re.escape(part["name"].strip('"')), int(part["index"] or 0)
-        wanted = re.compile(
-            rf"""\s*(?:\[+\s*(?:[\w-]+\.)*["']?{name}["']?\s*\]|["']?{name}["']?\s*=)"""
-        )
-        lines = [at for at in range(number, len(rows)) if wanted.match(rows[at])]
-        if not lines and line is None:
-            continue
-        if not lines:
-            break
-        at = lines[index] if index < len(lines) else lines[0]
-        line, number = at + 1, at + 1
-    return line
 
 
 def hash_file(path: Path, digest: Any = None, *, extent: tuple[int, int] | None = None) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -40,10 +39,7 @@ class BadDataError(ValueError):
         choices: the valid keys, where an unknown one was given.
         value: the unknown key.
         line: its line number; 0: unknown, so the caller searches for the key.
-        others: further faults of the same data.
     """
-
-    others: tuple[BadDataError, ...] = ()
 
     def __init__(
         self,
@@ -60,16 +56,7 @@ class BadDataError(ValueError):
         self.line = line
 
 
-_MOST_FAULTS = 20  # of a file, for one message
-_LONGEST = 40  # characters of a value that is shown
-_TYPES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "text in quotes",
-    bool: "true or false",
-    **dict.fromkeys((tuple, list), 'a list, such as ["a", "b"]'),
-    dict: 'a table, such as { NAME = "value" }',
-}
+_FIELDS = "__struct_encode_fields__"
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
@@ -81,91 +68,56 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
     """Validate plain data, as parsed from TOML or JSON, into a model.
 
     Raises:
-        BadDataError: of the first fault, with the path of its key; with those after it.
+        BadDataError: of the first fault, with the path of its key. It does not show the value,
+            which may be a secret.
     """
     try:
         return msgspec.convert(data, model)
-    except msgspec.ValidationError:
-        first, *others = islice(_faults(data, model, ""), _MOST_FAULTS)
-        first.others = tuple(others)
-        raise first from None
-
-
-def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
-    """Yield what does not fit the type of a key: the faults of its parts, or of it as a whole."""
-    bare = _bare(kind)
-    kinds = [*map(_bare, get_args(bare) if get_origin(bare) in (Union, UnionType) else (bare,))]
-    parts = [*islice(_faults_of_parts(data, kinds, key), _MOST_FAULTS)]
-    yield from parts
-    if parts:
-        return
-    try:
-        msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ValueError):  # the model's own check
-            yield BadDataError(str(error.__cause__), key)
-            return
-        # Of another type than is expected, the value may be a secret, and is not shown.
-        types = [str if get_origin(each) is Literal else each for each in kinds]
-        named = _TYPES.get(type(data), type(data).__name__).partition(",")[0]
-        given = repr(data) if type(data) in types else named
-        got = f", got {given}" if len(given) <= _LONGEST else ""
-        yield BadDataError(f"expected {' or '.join(dict.fromkeys(_expected(kind)))}{got}", key)
+        raise _fault(str(error), model) from None
 
 
-def _expected(kind: Any) -> Iterator[str]:
-    """Yield what fits a type, as users know it: its own description, or types in TOML's words."""
-    if get_origin(kind) is Annotated:
-        bare, bounds, *_ = get_args(kind)
-        yield from (bounds.description,) if bounds.description else _expected(bare)
-    elif get_origin(kind) is Literal:
-        yield f"one of {', '.join(map(str, get_args(kind)))}"
-    elif get_origin(kind) in (Union, UnionType):
-        for each in get_args(kind):
-            yield from _expected(each)
-    elif kind is not NoneType:
-        yield _TYPES.get(get_origin(kind) or kind, _TYPES[dict])
+def _fault(text: str, model: type[Model]) -> BadDataError:
+    """Return the error for a message of msgspec: ``Expected `int`, got `str` - at `$.nodes```."""
+    cause, _, place = text.partition(" - at `")
+    path = place.rpartition("$")[2].rstrip("`")
+    kind = _type_at(model, path)
+    if unknown := re.match(r"Object contains unknown field `(.*)`", cause):
+        key = f"{path}.{unknown[1]}".lstrip(".")
+        names = next(field_names(each) for each in _bare(kind) if hasattr(each, _FIELDS))
+        return BadDataError(f"there is no key {unknown[1]!r}", key, names, unknown[1])
+    if place.startswith("key"):
+        kind = get_args(_bare(kind)[0])[0]
+    metas = (meta for each in _kinds(kind) for meta in getattr(each, "__metadata__", ()))
+    if forms := [meta.description for meta in metas if meta.description]:
+        cause = f"expected {' or '.join(forms)}"
+    cause = cause.replace("`", "").replace(" | null", "")
+    return BadDataError(cause[:1].lower() + cause[1:], path.lstrip("."))
 
 
-def _bare(kind: Any) -> Any:
-    """Return a type without its bounds."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+def _type_at(kind: Any, path: str) -> Any:
+    """Return the type at a path of msgspec's, such as ``.partitions[...].gpus``."""
+    for name in re.findall(r"\.([^.\[]+)|\[[^\]]*\]", path):
+        for each in _bare(kind):
+            if name and hasattr(each, _FIELDS):
+                fields = {field.encode_name: field.type for field in msgspec.structs.fields(each)}
+                kind = fields[name]
+            elif not name and get_args(each):
+                kind = get_args(each)[get_origin(each) is dict]
+    return kind
 
 
-def _faults_of_parts(data: object, kinds: Iterable[Any], key: str) -> Iterator[BadDataError]:
-    """Yield the faults of the keys of a model, and of the entries of a table or list."""
-    for kind in kinds:
-        inner = get_args(kind)
-        if isinstance(data, dict) and isinstance(kind, type) and issubclass(kind, Model):
-            yield from _faults_of_keys(data, kind, key)
-        elif isinstance(data, dict) and get_origin(kind) is dict:
-            for name, entry in data.items():
-                yield from _faults(name, inner[0], _below(key, name))
-                yield from _faults(entry, inner[1], _below(key, name))
-        elif isinstance(data, list) and get_origin(kind) is tuple and ... in inner:
-            for number, entry in enumerate(data):
-                yield from _faults(entry, inner[0], f"{key}[{number}]")
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """Return the types of which a value may be one."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _faults_of_keys(
-    data: Mapping[str, object], model: type[Model], key: str
-) -> Iterator[BadDataError]:
-    known = {field.encode_name: field for field in msgspec.structs.fields(model)}
-    for name, value in data.items():
-        if name in known:
-            yield from _faults(value, known[name].type, _below(key, name))
-        elif model.__struct_config__.forbid_unknown_fields:
-            message = f"there is no key {name!r}"
-            yield BadDataError(message, _below(key, name), tuple(known), name)
-    for name, field in known.items():
-        if field.required and name not in data:
-            yield BadDataError(f"the key {name!r} is missing", key)
-
-
-def _below(key: str, name: str) -> str:
-    """Return the path of a key in a table, as TOML writes it."""
-    last = name if re.fullmatch(r"[\w-]+", name) else toml_value(name)
-    return f"{key}.{last}" if key else last
+def _bare(kind: Any) -> list[Any]:
+    """Return the same without their bounds."""
+    return [
+        getattr(each, "__origin__", each) if get_origin(each) is Annotated else each
+        for each in _kinds(kind)
+    ]
 
 
 def from_toml(text: str, model: type[AnyModel]) -> AnyModel:

@@ -222,8 +222,7 @@ def _setting(name: str, key: str, text: str) -> dict[str, Any]:
             cause = f"{text!r} is not valid: {error}"
         else:
             return {key: value}
-    step = f"{name}=on, or {name}=off" if "true or false" in cause else None
-    raise UsageError(cause, place=name, next_step=step)
+    raise UsageError(cause, place=name)
 
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
