@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.config import PROJECT_FILE
 from toolkit.errors import UntrustedError, UsageError
 from toolkit.quoting import shell
 
@@ -120,23 +119,16 @@ def _error(
     import grp
     import pwd
 
-    kind = stat.S_IFMT(status.st_mode)
-    noun = {stat.S_IFLNK: "symbolic link", stat.S_IFDIR: "directory"}.get(kind, "file")
-    what = "it" if place == path else f"the {noun} {place}"
+    what = "it" if place == path else str(place)
     causes = {
         "owner": f"{what} belongs to user {_name(pwd.getpwuid, status.st_uid)}",
         "group": f"the members of group {_name(grp.getgrgid, status.st_gid)} can write to {what}",
         "others": f"every user of this machine can write to {what}",
     }
-    is_project = writers == "group" and kind == stat.S_IFDIR
-    directory = place if is_project else (place if kind == stat.S_IFLNK else target).parent
-    before = f'"${VARIABLE}":' if os.environ.get(VARIABLE) else ""
-    step = f"if you trust all who can write there: export {VARIABLE}={before}{shell(directory)}"
-    if path.name == PROJECT_FILE:
-        step += f"; or hide it with a {PROJECT_FILE} of your own, empty or not, where you work"
+    directory = (place if stat.S_ISLNK(status.st_mode) else target).parent
+    step = f"if you trust all who can write there: export {VARIABLE}={shell(directory)}"
     if writers != "owner" and status.st_uid == os.geteuid():
-        chmod = f"chmod {writers[0]}-w {shell(place)}"
-        step = f"{chmod}; or {step}" if is_project else chmod
+        step = f"chmod {writers[0]}-w {shell(place)}; or {step}"
     return UntrustedError(
         f"{path} is not trusted: {causes[writers]}", place=str(path), next_step=step
     )

@@ -244,23 +244,22 @@ def test_who_can_write_is_named_with_the_remedy(tmp_path, give, monkeypatch):
         return str(caught.value.next_step)
 
     course.chmod(0o777)
-    assert refused("every user of this machine can write to the directory") == (
-        f"chmod o-w {course}"
+    assert refused("every user of this machine can write to /").startswith(
+        f"chmod o-w {course}; or"
     )
     course.chmod(0o1777)
     assert nodes(file) == 2
     file.chmod(0o666)
-    assert refused("can write to it") == f"chmod o-w {file}"
+    assert refused("can write to it").startswith(f"chmod o-w {file}; or")
     file.chmod(0o644)
     course.chmod(0o2770)
     with monkeypatch.context() as patch:
         patch.setattr(trust, "_is_private", lambda _: False)
         step = refused("members of group")
     assert f"chmod g-w {course}; or " in step
-    assert f"export TOOLKIT_TRUST={course}" in step
+    assert f"export TOOLKIT_TRUST={file.parent}" in step
     give(course)
-    monkeypatch.setenv("TOOLKIT_TRUST", f"/nowhere:{tmp_path / 'other'}")
-    assert f'TOOLKIT_TRUST="$TOOLKIT_TRUST":{file.parent}' in refused("belongs to user")
+    assert refused("belongs to user").endswith(f"export TOOLKIT_TRUST={file.parent}")
     monkeypatch.setenv("TOOLKIT_TRUST", f"/nowhere:{tmp_path / 'way'}")
     assert nodes(file) == 2
 
@@ -282,7 +281,7 @@ def test_what_another_user_links_to_a_trusted_directory_is_refused(
     monkeypatch.setenv("TOOLKIT_TRUST", str(tmp_path / "course"))
     if is_protected:  # the kernel follows no such link: fs.protected_symlinks
         monkeypatch.setattr(Path, "stat", refuse)
-    with pytest.raises(UntrustedError, match="symbolic link"):
+    with pytest.raises(UntrustedError, match="belongs to user"):
         reserve(tmp_path / "runs" / "a-0001")
 
 
