@@ -176,13 +176,22 @@ def imports(case: Case) -> Iterator[ToolkitError]:
     )
 
 
+def _notes(case: Case, packages: Sequence[str]) -> list[str]:
+    notes = ["if it is your own code: --env PYTHONPATH=DIRECTORY says where it is"]
+    if packages and case.is_sif:
+        notes += ["[[steps]]", 'block = "pip"', f"packages = {json.dumps(packages)}"]
+    return notes
+
+
 def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
     """Return the commands that bring packages to where the ranks run."""
     if case.noun == "environment":
         return shell_words([python.path, "-m", "pip", "install", *packages])
     if not case.is_sif or case.manifest is None:
         return f"an image with {_listed(packages)}"
-    name = case.manifest.name
+    name, recipe = case.manifest.name, case.manifest.command.rpartition(" ")[2]
+    if recipe.endswith(".toml"):
+        return f"add the step below to {recipe}, then toolkit image build {recipe}"
     words = [word for package in packages for word in ("--pip", package)]
     made = shell_words(["toolkit", "image", "new", f"{name}-more", "--from", name, *words])
     return f"{made}; toolkit image build {name}-more.toml; then --image {name}-more"
