@@ -163,7 +163,6 @@ SMALL = Site(
         ("#SBATCH -p long\n#SBATCH -N 5-9", 3, "partition long has 4 nodes, 5 were asked for"),
         ("#SBATCH -p long\n#SBATCH -N 1\n#SBATCH -N 5", 4, "partition long has 4 nodes, 5 were"),
         ("#SBATCH -p long\n#SBATCH -p lang", 3, "no partition 'lang'"),
-        ("#SBATCH -N 5", 2, "no partition of site small has 5 nodes"),
         ("#SBATCH -p long\n#SBATCH --mem=9G", 3, "8192 MB of memory per node, 9216"),
         ("#SBATCH -p long\n#SBATCH --ntasks-per-node=9", 3, "8 CPUs per node, 9 were"),
         ("#SBATCH -p long\n#SBATCH -N 2 -n 17", 3, "8 CPUs per node, 9 were"),

@@ -92,11 +92,8 @@ def test_the_script_is_printed_with_one_warning(tmp_path):
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
 
 
-NO_PARTITION = "no partition of site neuron has"
 REFUSED: list[tuple[str, type[ToolkitError], str]] = [
     ("--partition cas_v100_4 --gpus 9", ShapeError, "has 4 GPU"),
-    ("--gpus 17", ShapeError, f"{NO_PARTITION} 2 nodes with 17 GPUs each"),
-    ("--nodes 60", ShapeError, f"{NO_PARTITION} 60 nodes with 4 GPUs each"),
     ("--partition cas_v100", UnknownPartitionError, "close: cas_v100_4"),
     ("--partition jupyter --gpus 0", UsageError, "takes no batch jobs"),
     ("--comment pytorch", UsageError, "this site wants field="),

@@ -117,7 +117,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": "v100:4", "gpus_per_node": "a100:2", "ntasks_per_node": None}, "--gpus", "name two types"),
     ({"mem": "5G"}, "--mem", "has 4000 MB of memory per node, 5120 were asked for"),
     ({"mem": "4001"}, "--mem", "4001"),
-    ({"mem": "lots"}, "--mem", "not a size"),
     # what could not go back into the queue
     ({"requeue": True, "signal": "USR1@60"}, "--signal", "--requeue needs USR1 or USR2"),
     ({"requeue": True, "signal": "B:TERM@60"}, "--signal", "USR1 or USR2"),

@@ -327,7 +327,7 @@ OWN: tuple[SlurmOption, ...] = tuple(option for option in _OWN if option.kind)
 
 
 def instead_of(word: str) -> str:
-    """Return what takes the place of an option of sbatch that is none of ours, or nothing."""
+    """Return what replaces an option of sbatch that `toolkit run` lacks; empty: nothing does."""
     name = word.lstrip("-")
     option = OPTIONS.get(SHORT.get(name, name))
     if option is None or option.kind:
