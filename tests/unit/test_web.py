@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.stand_in import StandIn, standing_in
-from toolkit.errors import CommandFailedError, MalformedInputError
+from toolkit.errors import CommandFailedError
 from toolkit.images.lockfile.index import File, Index
 from toolkit.images.registry import web
 
@@ -86,22 +86,19 @@ def test_who_gets_a_login(login, url, is_sent):
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    "answer",
     [
-        *((to(f"{scheme}://127.0.0.1:1/x"), CommandFailedError) for scheme in ("ftp", "gopher")),
-        *((to(url), CommandFailedError) for url in ("file:///etc/passwd", "data:text/html,x")),
-        *((to(url), CommandFailedError) for url in ("http://[::1", "//", "/a-1.tar.gz")),
-        (gives(b"x" * 5000), MalformedInputError),
-        (gives(b"short", Content_Length="1000"), CommandFailedError),
-        (lambda _: (500, {}, b""), CommandFailedError),
+        *(to(url) for url in ("ftp://127.0.0.1:1/x", "file:///etc/passwd", "data:text/html,x")),
+        *(to(url) for url in ("http://[::1", "//", "/a-1.tar.gz")),
+        gives(b"x" * 5000),
+        gives(b"short", Content_Length="1000"),
+        lambda _: (500, {}, b""),
     ],
 )
-def test_what_is_no_file_is_refused_and_leaves_nothing(
-    servers, monkeypatch, tmp_path, answer, error
-):
+def test_what_is_no_file_is_refused_and_leaves_nothing(servers, monkeypatch, tmp_path, answer):
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
     servers[0].answers["/a-1.tar.gz"] = answer
-    with pytest.raises(error):
+    with pytest.raises(CommandFailedError):
         fetch(servers[0], tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 

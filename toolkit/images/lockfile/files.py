@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import stat
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +15,6 @@ from toolkit.images.host.host_config import HostConfig
 from toolkit.images.lockfile.apply import locked_host_config, parse_missing
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import Lock, parse_lock
-from toolkit.images.recipe.names import require_sha256
 from toolkit.images.recipe.plan import Plan
 from toolkit.units import counted
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def lock_path(recipe: str) -> Path:
@@ -88,11 +82,7 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
 
     Raises:
         BuildError: a file is gone, or another one has its name now; the message names all.
-        MalformedInputError: a hash in the lock is invalid.
     """
-    for pinned in (*lock.pip, *lock.pip_build):
-        for digest in pinned.sha256:
-            require_sha256(digest, f"the lock of {lock.name}")
     target.mkdir()
     index, gone = open_index(resolved), list[str]()
     for packages in (lock.pip, lock.pip_build):  # they may have one package in two versions
@@ -131,22 +121,12 @@ def _take(directory: Path, target: Path) -> bool:
     """
     for path in filter(Path.is_file, sorted(directory.glob("[!.]*"))):
         taken = target / f".{path.name}"  # one that was taken may have its name
-        _link_or_copy(path, taken)
+        shutil.copyfile(path, taken)
         if hash_file(taken) == directory.name:
             taken.replace(target / path.name)
             return True
         taken.unlink()
     return False
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    """Link a kept file, or copy it, as to another disk, or if others could change it by then."""
-    status = path.stat()
-    if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE:
-        with suppress(OSError):
-            os.link(path, target)
-            return
-    shutil.copyfile(path, target)
 
 
 def explain_failure(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
@@ -158,15 +138,11 @@ def explain_failure(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
         gone = parse_missing(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return error
-    return missing_packages_error(lock.name, gone) if gone else error
-
-
-def missing_packages_error(name: str, gone: Iterable[str]) -> BuildError:
-    """Return the error for packages that the mirror no longer has in the version of a lock."""
-    gone = tuple(gone)
+    if not gone:
+        return error
     return BuildError(
-        f"the mirror no longer has {counted(len(gone), 'package')} of {name} in the version that "
-        "is locked",
+        f"the mirror no longer has {counted(len(gone), 'package')} of {lock.name} in the version "
+        "that is locked",
         place=", ".join(package.split()[0] for package in gone),
         details=gone,
         next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions "

@@ -13,14 +13,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 from packaging.version import VERSION_PATTERN
 from uv import find_uv_bin
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, MalformedInputError
+from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.names import is_file_name, normalize_name
 from toolkit.images.registry import web
 from toolkit.model.base import Model, toml
@@ -35,6 +35,7 @@ _UNSATISFIABLE = 1  # uv's exit code if no index has a package
 _PATIENCE = 600.0  # seconds; uv reads the files of an index that gives no hashes
 _MOST_FILE = 32 << 30  # bytes of a package's file
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\Z")  # of a package (PEP 508)
+_VERSION = re.compile(rf"{VERSION_PATTERN}\Z", re.VERBOSE | re.IGNORECASE)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -45,21 +46,6 @@ class File(Model, frozen=True, kw_only=True):
     name: str
     url: str
     sha256: str
-
-
-class _Artifact(msgspec.Struct):
-    url: str = ""
-    hashes: dict[str, str] = {}
-
-
-class _Package(msgspec.Struct):
-    name: str
-    wheels: tuple[_Artifact, ...] = ()
-    sdist: _Artifact = msgspec.field(default_factory=_Artifact)
-
-
-class _Pylock(msgspec.Struct):
-    packages: tuple[_Package, ...] = ()
 
 
 class Index(Model, frozen=True, kw_only=True):
@@ -89,7 +75,7 @@ class Index(Model, frozen=True, kw_only=True):
         lines = {
             normalize_name(name): f"{name}=={version}"
             for name, version in wanted.items()
-            if _is_requirement(name, version)
+            if _NAME.match(name) and _VERSION.match(version)  # an image may give it any
         }
         words = ["--python-version", python] if python else []
         words += ["--python-platform", platform] if platform else ["--universal"]
@@ -139,36 +125,33 @@ class Index(Model, frozen=True, kw_only=True):
         return [url for key in keys for url in self.settings.get(key, "").split()]
 
     def _places(self, further: Sequence[str]) -> Iterator[str]:
-        """Yield the lines of a requirements file that name the places; pip ignores missing ones."""
-        for place in self._urls("find-links"):
-            path = _local(place)
-            if path is None or path.exists():
-                yield f"--find-links {path or place}"
+        """Yield the lines of a requirements file that name the places."""
+        yield from (f"--find-links {_local(place) or place}" for place in self._there("find-links"))
         if self.settings.get("no-index", "").lower() in ("1", "true", "yes"):
             yield "--no-index"
             return
         yield from (f"--index-url {url}" for url in self._urls("index-url"))
-        for place in (*self._urls("extra-index-url"), *further):
-            path = _local(place)
-            if path is None or path.exists():
-                yield f"--extra-index-url {place}"
+        extra = (*self._there("extra-index-url"), *further)
+        yield from (f"--extra-index-url {place}" for place in extra)
+
+    def _there(self, key: str) -> list[str]:
+        """Return the places but for missing directories, which pip ignores, and uv does not."""
+        return [url for url in self._urls(key) if (path := _local(url)) is None or path.exists()]
 
     def _parse(self, text: str) -> Iterator[File]:
         """Yield the files that a lock of uv names (PEP 751) and that may be used here."""
-        try:
-            files = [
-                File(
-                    package=normalize_name(package.name),
-                    name=unquote(urlsplit(artifact.url).path.rpartition("/")[2]),
-                    url=artifact.url,
-                    sha256=artifact.hashes.get("sha256", ""),
+        packages: Any = toml(text).get("packages", ())
+        for package in packages:
+            for artifact in (*package.get("wheels", ()), package.get("sdist", {})):
+                url = artifact.get("url", "")
+                file = File(
+                    package=normalize_name(package["name"]),
+                    name=unquote(urlsplit(url).path.rpartition("/")[2]),
+                    url=url,
+                    sha256=artifact.get("hashes", {}).get("sha256", ""),
                 )
-                for package in msgspec.convert(toml(text), _Pylock).packages
-                for artifact in (*package.wheels, package.sdist)
-            ]
-        except ValueError as error:
-            raise MalformedInputError(f"uv wrote no lock: {error}", place="uv") from None
-        yield from (file for file in files if is_file_name(file.name) and self._is_usable(file))
+                if is_file_name(file.name) and self._is_usable(file):
+                    yield file
 
     def _is_usable(self, file: File) -> bool:
         """Return whether a file has a hash and may be read.
@@ -190,8 +173,7 @@ class Index(Model, frozen=True, kw_only=True):
         """Fetch a file, whatever its hash.
 
         Raises:
-            CommandFailedError: It cannot be fetched or stored.
-            MalformedInputError: It has no end.
+            CommandFailedError: It cannot be fetched or stored, or has no end.
         """
         part = target.with_name(f".{target.name}.{os.getpid()}")
         path = _local(file.url)
@@ -206,19 +188,11 @@ class Index(Model, frozen=True, kw_only=True):
                         file.url, stream.write, _MOST_FILE, certificates=certificates, logins=places
                     )
             part.replace(target)
-        except MalformedInputError:  # a ValueError, too
-            raise
         except web.FAILURES as error:
             reason = f"{file.name} cannot be fetched: {redacted(web.explain(error))}"
             raise CommandFailedError(reason, place=redacted(file.url)) from None
         finally:
             part.unlink(missing_ok=True)
-
-
-def _is_requirement(name: str, version: str) -> bool:
-    """Return whether an index can have a package; an image may give it any name and version."""
-    pattern = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE)
-    return bool(_NAME.match(name) and pattern.fullmatch(version))
 
 
 def _local(place: str) -> Path | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from msgspec import to_builtins
+from msgspec import Meta, to_builtins
 
 from toolkit.model.base import AnyModel, BadDataError, Model, convert, toml, toml_value
 from toolkit.model.image import BaseImage, Layer
@@ -25,7 +26,7 @@ class Pinned(Model, frozen=True, kw_only=True):
 
     name: str
     version: str
-    sha256: tuple[str, ...]
+    sha256: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a SHA-256")], ...]
 
 
 class Lock(Model, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from toolkit.errors import MalformedInputError, ToolkitError
 LONGEST = 128
 _IMAGE = rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{LONGEST - 1}}}(?<!\.)\Z"
 _FILE = r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z"
-_SHA256 = r"[0-9a-f]{64}\Z"
 
 
 def list_recipes() -> tuple[str, ...]:
@@ -63,14 +62,3 @@ def require_image_name(
         next_step=f"use letters, digits and . _ + -, at most {LONGEST}; "
         "the first is a letter or digit",
     )
-
-
-def require_sha256(digits: str, place: str) -> str:
-    """Return the 64 digits of a SHA-256 if they are that.
-
-    Raises:
-        MalformedInputError: they are something else.
-    """
-    if re.match(_SHA256, digits):
-        return digits
-    raise MalformedInputError(f"{digits[:LONGEST]!r} is not a SHA-256", place=place)
