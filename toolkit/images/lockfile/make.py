@@ -46,7 +46,14 @@ def make(recipe: str, epoch: int) -> Lock:
     """
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
-    manifest = _manifest(image, resolved)
+    manifest = image.manifest
+    hashes = (library.hash_recipe(resolved), expected_hash(resolved))
+    if manifest is None or manifest.recipe_hash not in hashes:
+        raise ImageMissingError(
+            f"the image {resolved.name} is of another recipe than there is now",
+            place=image.path,
+            next_step=f"toolkit image build {resolved.name}",
+        )
     contents = read_contents(image.path)
     build = _list_build(image, resolved.base, contents.packages)
     lock = Lock(
@@ -66,17 +73,6 @@ def make(recipe: str, epoch: int) -> Lock:
     return _pin_packages(lock, contents, resolved, brought, build.pip)
 
 
-def _manifest(image: StoredImage, resolved: Plan) -> Manifest:
-    hashes = (library.hash_recipe(resolved), expected_hash(resolved))
-    if image.manifest is None or image.manifest.recipe_hash not in hashes:
-        raise ImageMissingError(
-            f"the image {resolved.name} is of another recipe than there is now",
-            place=image.path,
-            next_step=f"toolkit image build {resolved.name}",
-        )
-    return image.manifest
-
-
 def _of_base(resolved: Plan, manifest: Manifest) -> dict[str, str]:
     """Return the Python packages of the base, if the base is on this machine.
 
@@ -90,14 +86,8 @@ def _of_base(resolved: Plan, manifest: Manifest) -> dict[str, str]:
         key = with_keys(resolved, manifest.base.digest).base_key
         cached = Cache(store.images_directory()).find(BASES, key)
         path = cached.path if cached else ""
-    return (
-        {
-            normalize_name(name): version
-            for name, version in read_contents(path).packages.pip.items()
-        }
-        if path
-        else {}
-    )
+    packages = read_contents(path).packages.pip if path else {}
+    return {normalize_name(name): version for name, version in packages.items()}
 
 
 def _of_debian(lock: Lock) -> dict[str, str]:
