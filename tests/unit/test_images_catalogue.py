@@ -42,7 +42,7 @@ def test_every_fact_has_a_source_and_a_name_and_the_newest_release_is_first() ->
 
 @pytest.mark.parametrize(
     ("framework", "release", "near"),
-    [("pytorch", "22.3", "22.03"), ("pytorhc", "22.03", "pytorch")],
+    [("pytorch", "22.3", "pytorch:22.03"), ("pytorhc", "22.03", "pytorch:22.03")],
 )
 def test_what_is_not_there_has_a_near_name(framework: str, release: str, near: str) -> None:
     with pytest.raises(UnknownImageError) as caught:

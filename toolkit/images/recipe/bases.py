@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from toolkit.errors import ToolkitError
+from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
     ABSOLUTE,
-    DEBIAN_PACKAGE,
     DOCKER_VARIABLES,
     SIF_VARIABLES,
     require_all,
 )
 from toolkit.model.base import Model
 
-if TYPE_CHECKING:
-    from toolkit.images.recipe.catalogue import Release
-
 # What a base may hold, by the names of blocks and of what blocks need.
-HOLDABLE = ("compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch")
+Holdable = Literal[
+    "compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch"
+]
 _REFERENCE = re.compile(
     r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?"
 )
@@ -30,12 +28,6 @@ _CONSTRAINT_OF_NGC = (
 )
 _PRELUDE_OF_DOCKER = (DOCKER_VARIABLES, _CONSTRAINT_OF_NGC)
 _RELEASE = re.compile(r"[a-z]+\Z")
-
-
-def _require_known(has: tuple[str, ...]) -> None:
-    wrong = next((part for part in has if part not in HOLDABLE), None)
-    if wrong is not None:
-        raise ValueError(f"unknown name {wrong!r}; use one of {', '.join(HOLDABLE)}")
 
 
 class BaseOutput(Model, frozen=True, kw_only=True):
@@ -82,28 +74,22 @@ class Debootstrap(Base, frozen=True, kw_only=True):
 
     Attributes:
         release: its code name: ``bookworm``.
-        packages: what it begins with. debootstrap knows simple packages only: leave the rest to
-            the step ``apt``.
     """
 
     release: str
-    packages: tuple[str, ...] = ("ca-certificates",)
 
     def __post_init__(self) -> None:
-        require_all(self.packages, DEBIAN_PACKAGE, "name of a Debian package")
-        if not _RELEASE.match(self.release):
-            raise ValueError(f"{self.release!r} is no code name of a Debian release")
+        require_all((self.release,), _RELEASE, "code name of a Debian release")
 
     def output(self) -> BaseOutput:
         """Return what a definition gets from this base."""
-        include = (f"Include: {' '.join(self.packages)}",) if self.packages else ()
         return BaseOutput(
             detail=f"debian {self.release}",
             header=(
                 "Bootstrap: debootstrap",
                 f"OSVersion: {self.release}",
                 "MirrorURL: {{ mirror }}",
-                *include,
+                "Include: ca-certificates",
             ),
             dockerfile=f"debian:{self.release}-slim",
             # Traces of the building machine and its mirror go.
@@ -132,13 +118,12 @@ class _LocalBase(Base, frozen=True, kw_only=True):
     """
 
     path: str
-    has: tuple[str, ...] = ()
+    has: tuple[Holdable, ...] = ()
 
     def __post_init__(self) -> None:
         require_all((self.path,), ABSOLUTE, "absolute path")
         if "{{" in self.path or "}}" in self.path or self.path != self.path.strip():
             raise ValueError(f"{self.path!r} cannot be written in a definition")
-        _require_known(self.has)
 
     def _output(self, sif: str, reads: str) -> BaseOutput:
         return BaseOutput(
@@ -205,13 +190,12 @@ class Docker(RegistryImage, frozen=True, kw_only=True):
     """
 
     image: str
-    has: tuple[str, ...] = ()
+    has: tuple[Holdable, ...] = ()
 
     def __post_init__(self) -> None:
         if not _REFERENCE.fullmatch(self.image):
             raise ValueError(f"{self.image!r} is no reference of an image: registry/path:tag")
         super().__post_init__()
-        _require_known(self.has)
 
     def output(self) -> BaseOutput:
         """Return what a definition gets from this base."""
@@ -231,24 +215,13 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
     framework: str
     release: str
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.find_release()
-
-    def find_release(self) -> Release:
+    def find_release(self) -> catalogue.Release:
         """Return the catalogue's entry of the release.
 
         Raises:
-            ValueError: The catalogue has none; gives the nearest name.
+            UnknownImageError: The catalogue has none.
         """
-        from toolkit.images.recipe import catalogue  # other bases have no entry in it
-
-        try:
-            return catalogue.find(self.framework, self.release)
-        except ToolkitError as error:
-            raise ValueError(
-                f"{error.cause}{f'; close: {error.close}' if error.close else ''}"
-            ) from None
+        return catalogue.find(self.framework, self.release)
 
     def output(self) -> BaseOutput:
         """Return what a definition gets from this base.

@@ -142,27 +142,15 @@ def find(framework: str, release: str) -> Release:
     Raises:
         UnknownImageError: It is not in the catalogue; names the nearest that is.
     """
-    frameworks = sorted(_read_catalogue().references)
-    if framework not in frameworks:
+    name, known = f"{framework}:{release}", {each.name: each for each in list_releases()}
+    if name not in known:
         raise UnknownImageError(
-            f"the catalogue has no framework {framework!r}",
-            choices=frameworks,
-            value=framework,
-            next_step="toolkit image list",
-        )
-    known = {
-        known_release.release: known_release
-        for known_release in list_releases()
-        if known_release.framework == framework
-    }
-    if release not in known:
-        raise UnknownImageError(
-            f"the catalogue has no release {release} of {framework}",
+            f"the catalogue has no release {name}",
             choices=known,
-            value=release,
-            next_step=f"toolkit image search framework:{framework}",
+            value=name,
+            next_step="toolkit image search",
         )
-    return known[release]
+    return known[name]
 
 
 def find_by_name(text: str) -> Release | None:
