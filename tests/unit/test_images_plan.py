@@ -15,7 +15,7 @@ from toolkit.cli.groups import image as command
 from toolkit.errors import UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.block import BUILD_PACKAGES, Setting
+from toolkit.images.recipe.block import Setting
 from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan
@@ -135,18 +135,6 @@ def test_the_hash_follows_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
     monkeypatch.setattr(library, "read_check_scripts", lambda: changed)
     assert library.hash_recipe(pip("a")) != first
-
-
-def test_what_commands_need_meanwhile_is_removed_after_them(tmp_path: Path) -> None:
-    step = '[[steps]]\nblock = "run"\ncommands = ["true"]\nbuild_packages = ["make"]\n'
-    apt = '[[steps]]\nblock = "apt"\npackages = ["zip", "curl=7.88.1-10"]\n'
-    first, second, _ = planned(tmp_path / "x.toml", BASE + apt + step).steps
-    assert first.lines[-3].endswith("--no-install-recommends curl=7.88.1-10 zip")
-    assert second.lines[1].endswith("--no-install-recommends make")
-    assert second.lines[4] == "true"
-    assert second.lines[5].endswith(f" >> {BUILD_PACKAGES}")
-    assert second.lines[6].startswith("apt-get -qq -y autoremove --purge ")
-    assert second.lines[6].endswith("=false make")
 
 
 @pytest.mark.parametrize(

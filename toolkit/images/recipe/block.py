@@ -110,8 +110,7 @@ class Step(Model, frozen=True, kw_only=True):
         products: it takes something from ``WHEELS``.
         source: what it copies from the building machine, at ``SOURCES/name``.
         packages: Debian packages that stay in the image.
-        build_packages: Debian packages that ``build_lines`` need, or ``lines`` where nothing is
-            compiled; they do not stay.
+        build_packages: Debian packages that ``build_lines`` need; they do not stay.
         build_lines: commands that compile something and leave it in ``WHEELS``; they run in a stage
             that has compilers, which the image never sees.
         gpu_code: the architectures that it has later steps compile for: ``sm_80``.

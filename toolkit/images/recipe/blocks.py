@@ -204,14 +204,12 @@ class Run(Block, frozen=True, kw_only=True):
         name: of the step.
         checks: by name, commands that must exit with 0 in the finished image.
         packages: Debian packages that the commands leave in the image.
-        build_packages: Debian packages that only the commands need.
     """
 
     commands: tuple[str, ...]
     name: str = "run"
     checks: dict[str, str] = {}
     packages: tuple[str, ...] = ()
-    build_packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_step_names(self.name, *self.checks)
@@ -230,7 +228,6 @@ class Run(Block, frozen=True, kw_only=True):
             name=self.name,
             detail="1 command" if len(self.commands) == 1 else f"{len(self.commands)} commands",
             packages=self.packages,
-            build_packages=self.build_packages,
             lines=self.commands,
             checks=shell_checks(self.checks),
         )

@@ -57,7 +57,6 @@ _LIST_PACKAGES = (
 )
 _LISTED = f"{WHEELS}/packages"  # from the build stage
 _KEEP = f">> {BUILD_PACKAGES}"  # what only the build had, for locks
-_ONLY = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
 
 
 class Plan(Model, frozen=True, kw_only=True):
@@ -340,17 +339,6 @@ def _lines(output: Step, *, in_place: bool) -> tuple[str, ...]:
     """Return the commands of a block in the image itself."""
     if output.build_lines and in_place:
         return (*output.build_lines, *output.lines, f"rm -rf {WHEELS}")
-    if output.build_packages and not output.build_lines:
-        # They come for this step only. What comes with them is marked as automatic, and goes with
-        # them.
-        packages = " ".join(sorted(output.build_packages))
-        remove = f"apt-get -qq -y autoremove --purge {_ONLY} {packages}"
-        return (
-            *_apt_lines(output.build_packages),
-            *output.lines,
-            f"{_LIST_PACKAGES} {_KEEP}",
-            remove,
-        )
     return (*output.lines, *((f"cat {_LISTED} {_KEEP}",) if output.build_lines else ()))
 
 
