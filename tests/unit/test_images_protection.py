@@ -123,16 +123,6 @@ def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it():
     assert found["horovod"].build_lines
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [(["numpy"], "replaced by nothing"), (["Torch"], "in \\[overrides\\] of the recipe")],
-)
-def test_a_step_replaces_only_what_it_brings_and_the_base_holds(names, message):
-    with pytest.raises(BadDataError, match=message) as caught:
-        outputs(TORCH, pip("torch==2.14", replaces=names))
-    assert str(caught.value.key).startswith("steps[2]")
-
-
 def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:
     """Write a package as pip installs it."""
     meta = site / f"{name.replace('-', '_')}-1.5.dist-info"

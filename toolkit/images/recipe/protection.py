@@ -115,22 +115,7 @@ def override(
 
 
 def replace_first(steps: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps, in which those that replace packages of the base come before Horovod.
-
-    Raises:
-        BadDataError: A step replaces what an earlier step brings.
-    """
-    brought = set[str]()
-    for number, step in enumerate(steps):
-        late = next(
-            (name for name in step.get("replaces", ()) if normalize_name(name) in brought), None
-        )
-        if late is not None:
-            text = (
-                f"an earlier step brings {late}: name its new version in [overrides] of the recipe"
-            )
-            raise BadDataError(text, f"steps[{number}].replaces")
-        brought |= set(parse_names(step["packages"])) if step["block"] == "pip" else set()
+    """Return the steps, in which those that replace packages come before Horovod."""
     first = next((at for at, step in enumerate(steps) if step["block"] == "horovod"), len(steps))
     early = [step for step in steps[first:] if step.get("replaces")]
     return (*steps[:first], *early, *(step for step in steps[first:] if step not in early))
