@@ -179,11 +179,6 @@ class Block(Model, frozen=True, kw_only=True):
         return self.output()
 
 
-def more_suffix(number: int) -> str:
-    """Return the end of the name of a step that adds nothing but Debian packages, from 1 on."""
-    return "-more" if number == 1 else f"-more-{number}"
-
-
 DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")
 REQUIREMENT = re.compile(r"\s*[^\s-]")
 ABSOLUTE = re.compile(r"/")

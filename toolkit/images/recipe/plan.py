@@ -23,7 +23,6 @@ from toolkit.images.recipe.block import (
     Ground,
     Setting,
     Source,
-    more_suffix,
 )
 from toolkit.images.recipe.block import Step as Step
 from toolkit.images.recipe.blocks import APART, Pip
@@ -194,6 +193,7 @@ def make_plan(
         environment=environment,
         settings=settings,
     )
+    require_different_names((*plan.common, *plan.build, *plan.final, *plan.repeated))
     return with_keys(plan)
 
 
@@ -216,7 +216,6 @@ def _outputs(
     dropped = dict.fromkeys(kind for kind, block in blocks if block.is_held(kind, holds))
     has_python = "python" in holds or isinstance(base, LocalImage | Definition)
     outputs = protect(tuple(_apart(needed)), has_python=has_python)
-    require_different_names(outputs)
     return outputs, tuple(dropped)
 
 
@@ -303,7 +302,7 @@ def _image_steps(
         if before and not lines:
             # What comes later from Debian alone has no name of its own: "apt" is the first step's.
             more[name] += 1
-            name += more_suffix(more[name])
+            name += "-more" if more[name] == 1 else f"-more-{more[name]}"
         if before or lines:
             step = Step(
                 name=name,

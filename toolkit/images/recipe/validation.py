@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolkit.images.recipe.bases import BASES, Base
-from toolkit.images.recipe.block import IN_BUILD, Block, Step, more_suffix
+from toolkit.images.recipe.block import Block, Step
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.model.base import AnyModel, BadDataError, convert
 
-# What the definition, and the progress of a build, call by these names already.
-RESERVED = ("base", "apt", "compilers", "clean", "checks", "pack", "convert")
+# What the progress of a build calls by these names.
+RESERVED = ("base", "checks", "pack", "convert")
 
 
 def read_base(name: str, recipe: Recipe) -> Base:
@@ -31,7 +31,8 @@ def read_base(name: str, recipe: Recipe) -> Base:
         raise BadDataError("a recipe needs a base, or another recipe that it extends", "base")
     texts = {key: getattr(recipe, key) for key in ("summary", "base", "steps", "overrides")}
     for key, text in _strings(texts):
-        _require_printable(key, text)
+        if not text.isprintable():  # a character could end a line of a definition, or hide in one
+            raise BadDataError(f"{text!r} holds what a definition cannot carry", key)
     return _variant(recipe.base, "base", "kind", BASES)
 
 
@@ -50,16 +51,10 @@ def _variant(
     data: Mapping[str, Any], place: str, selector: str, known: Mapping[str, type[AnyModel]]
 ) -> AnyModel:
     """Return the model that the key ``selector`` names, with the other keys as its options."""
-    chosen = data.get(selector)
-    if chosen is None:
-        raise BadDataError(
-            f"the key {selector!r} is missing; it is one of {', '.join(sorted(known))}",
-            f"{place}.{selector}",
-        )
+    chosen = str(data.get(selector, ""))
     if chosen not in known:
-        raise BadDataError(
-            f"there is no {selector} {chosen!r}", f"{place}.{selector}", tuple(known), str(chosen)
-        )
+        text = f"{selector} must be one of {', '.join(sorted(known))}"
+        raise BadDataError(text, f"{place}.{selector}", tuple(known), chosen)
     options = {key: value for key, value in data.items() if key != selector}
     try:
         return convert(options, known[chosen])
@@ -82,26 +77,9 @@ def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _strings(inner, f"{key}[{number}]")
 
 
-def _require_printable(key: str, text: str) -> None:
-    """Raise for a character that could end a line of a definition, or hide in one."""
-    bad = next((character for character in text if not character.isprintable()), None)
-    if bad is not None:
-        name = {"\n": "a line break", "\t": "a tab", "\0": "a NUL byte"}.get(
-            bad, f"the character U+{ord(bad):04X}"
-        )
-        raise BadDataError(f"{text!r} holds {name}, which a definition cannot carry", key)
-
-
-def require_different_names(outputs: Sequence[Step]) -> None:
-    """Raise for a step whose name another step, or one that is made of it, has."""
-    built = {f"{output.name}-build" for output in outputs if output.build_lines}
-    bare = Counter(output.name for output in outputs if output.packages and not output.lines)
-    more = {f"{name}{more_suffix(number)}" for name in bare for number in range(1, bare[name] + 1)}
-    taken = {*RESERVED, *built, *more}
-    for number, output in enumerate(outputs):
-        if output.lines and (output.name in taken or output.name.startswith(IN_BUILD)):
-            raise BadDataError(
-                f"the name {output.name!r} is taken; give this step another `name`",
-                f"steps[{number}].name",
-            )
-        taken.add(output.name)
+def require_different_names(steps: Iterable[Step]) -> None:
+    """Raise if two steps of a plan, or a step and what the builder does, have one name."""
+    counted = Counter((*RESERVED, *(step.name for step in steps)))
+    name, count = counted.most_common(1)[0]
+    if count > 1:
+        raise BadDataError(f"the name {name!r} is taken; give a step another `name`", "steps")
