@@ -78,13 +78,6 @@ def test_a_recipe_beside_is_named(tmp_path, monkeypatch):
         assert "./tv.toml" in str(refused(verb, "tv").next_step)
 
 
-def test_an_image_has_no_lock_but_its_recipe(images):
-    images.mkdir()
-    built = msgspec.structs.replace(manifest("nuimg"), command="toolkit image build ./nu.toml")
-    fake_sif(images / "nuimg.sif", inside=built)
-    assert "toolkit image build ./nu.toml" in str(refused("lock", "nuimg").next_step)
-
-
 @pytest.mark.parametrize("directory", [".", "other"])
 def test_a_new_recipe_is_on_a_recipe_a_stored_image_or_a_file(
     tmp_path, images, monkeypatch, directory

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
+from toolkit.errors import UnknownImageError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import library
 from toolkit.images.recipe.library import FORMATS
@@ -174,31 +174,11 @@ def lock(name: str, output: Path | None) -> None:
     from toolkit.images.lockfile.files import lock_path
     from toolkit.images.lockfile.make import make
     from toolkit.images.recipe.lock import format_lock
-    from toolkit.images.store import store
-    from toolkit.images.store.provenance import find_manifest
 
-    try:
-        path = output or lock_path(name)
-    except UnknownImageError:
-        manifest = find_manifest(store.images_directory() / f"{name}.sif")
-        if manifest is None or not manifest.command:
-            raise
-        raise UnknownImageError(
-            f"{name} is an image, and a lock is made of the recipe that it was built from",
-            next_step=f"toolkit image lock RECIPE; {name} was built by: {manifest.command}",
-        ) from None
+    path = output or lock_path(name)
     console.say("locking", name)
     lock = make(name, int(time.time()))
-    try:
-        write_atomically(path, format_lock(lock))
-    except OSError as error:
-        if error.errno in EXHAUSTED:
-            raise
-        raise ForbiddenError(
-            f"the lock cannot be written: {error.strerror}",
-            place=str(path),
-            next_step="toolkit image lock ... --output FILE",
-        ) from None
+    write_atomically(path, format_lock(lock))
     debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
     console.say("locked", f"{debian}, {len(lock.pip) + len(lock.pip_build)} of Python")
     console.document(str(path))
