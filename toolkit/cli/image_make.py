@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from toolkit.files import write_atomically
 from toolkit.images.recipe import library
 from toolkit.images.recipe.library import FORMATS
 from toolkit.images.recipe.names import list_recipes, require_image_name
-from toolkit.images.recipe.plan import Plan
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -110,26 +108,11 @@ def build(
     )
     with console.Steps() as progress:
         built = build_image(name, progress, options)
-        if not built.is_current:
-            progress.say("verified", _verdicts(built))
     if not as_json:
         _show_built(built)
         return
     data = {"path": built.path, "kept": built.is_current, "seconds": built.seconds}
     console.out_json({**data, "manifest": built.manifest})
-
-
-def _verdicts(built: BuildResult) -> str:
-    """Return the external verification in one line: the image's own checks were printed before."""
-    from toolkit.images.verify.checks import AT_BUILD
-
-    external = {check.name for check in AT_BUILD}
-    groups: dict[str, list[str]] = {"passed": [], "failed": [], "unchecked": []}
-    for verdict in built.verdicts:
-        if verdict.name in external:
-            groups[verdict.outcome].append(verdict.name)
-    words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
-    return f"{'; '.join(words)} (toolkit image show {built.manifest.name})"
 
 
 def _show_built(built: BuildResult) -> None:
@@ -225,9 +208,8 @@ def new(
 
     path = _new_file(directory, name, place="NAME")
     text = drafts.draft(name, _file_of(origin, directory), features, packages, cwd=str(Path.cwd()))
-    resolved = _write_recipe(path, text)
-    had = f"the base has already: {', '.join(resolved.dropped)}" if resolved.dropped else ""
-    _show_written(path, had)
+    _write_recipe(path, text)
+    _show_written(path)
 
 
 def _file_of(origin: str, directory: Path) -> str:
@@ -265,7 +247,7 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
 
     from toolkit.images.recipe.importers import import_file
 
-    chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
+    chosen = name or file.stem
     path = _new_file(directory, chosen, place="--name")
     files = path.with_name(f"{chosen}.files")
     _require_new(files, "--name")
@@ -281,11 +263,9 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     _show_written(path)
 
 
-def _show_written(path: Path, note: str = "") -> None:
+def _show_written(path: Path) -> None:
     """Print the path of a new recipe, and what to do with it."""
     console.say("written", str(path))
-    if note:
-        console.say("", note)
     console.say("next", f"toolkit image build {path}")
     console.document(str(path))
 
@@ -310,11 +290,11 @@ def _require_new(path: Path, place: str) -> None:
         )
 
 
-def _write_recipe(path: Path, text: str) -> Plan:
-    """Write a recipe, and return it resolved; if it is invalid, remove the file again."""
+def _write_recipe(path: Path, text: str) -> None:
+    """Write a recipe; if it is invalid, remove the file again."""
     write_atomically(path, text)
     try:
-        return library.load(str(path))
+        library.load(str(path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
