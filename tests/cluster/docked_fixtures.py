@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +52,10 @@ def store_of(
         ).stdout.strip()
     )
     store = Docked(place, reference)
-    store.extra = {**environment, "TOOLKIT_REGISTRIES": f"registry.example.org={registry.name}"}
+    # A newer client without its plugin buildx may lie before Debian's.
+    path = f"/usr/bin:{os.environ['PATH']}"
+    mirrors = f"registry.example.org={registry.name}"
+    store.extra = {**environment, "TOOLKIT_REGISTRIES": mirrors, "PATH": path}
     for made in tidied(store):
         assert isinstance(made, Docked)
         yield made

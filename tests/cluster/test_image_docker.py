@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -63,7 +62,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
         f"{registry.name}/stand-in/tiny:22.03-py3",
     )
     assert known["base"] == {"reference": docked.base, "digest": digest.partition("@")[2]}
-    for step in ("base", "act", "convert", "checks", "pack"):
+    for step in ("base", "build", "convert", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
     said = inspect(str(docked.images / "tiny.sif"))["labels"]
     assert said["toolkit.recipe"] == "tiny"
@@ -84,29 +83,10 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
     )
 
 
-def test_what_has_not_changed_is_kept(docked: Docked) -> None:
-    first = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
-    assert docked.build(docked.recipe("echo one > /greeting", more=first)).returncode == 0
-    again = docked.build(docked.place / "tiny.toml", "--json")
-    assert json.loads(again.stdout)["kept"] is True
-    changed = docked.build(docked.recipe("echo two > /greeting", more=first))
-    assert changed.returncode == 0, changed.stderr
-    assert re.search(r"^first .* kept ", changed.stderr, re.MULTILINE), changed.stderr
-    assert re.search(r"^act .* done ", changed.stderr, re.MULTILINE), changed.stderr
-    assert docked.inside("/bin/cat", "/greeting", "/first") == "two\nfirst\n"
-    anew = docked.build(docked.place / "tiny.toml", "--force")
-    assert anew.returncode == 0, anew.stderr
-    assert " kept " not in anew.stderr
-
-
 def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     docked: Docked, docker_engine: TestEngine
 ) -> None:
-    wheels = docked.place / "wheels, and more"
-    wheels.mkdir()
-    (wheels / "x.whl").touch()
     docked.extra |= {
-        "PIP_FIND_LINKS": f"file://{str(wheels).replace(' ', '%20')}",
         "PIP_INDEX_URL": "https://reader:t0psecret@packages.example.org/simple",
         "http_proxy": "http://proxied:t1psecret@proxy.example.org:3128",
         "LEAKED": "yes",
@@ -131,7 +111,6 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     assert done.returncode == 0, done.stderr
     text = (docked.images / "tiny.log").read_text()
     assert "https://reader:****@packages.example.org/simple" in text
-    assert re.search(r"find-links = http://127\.0\.0\.1:\d+/\*\*\*\*/find-links/\d+", text)
     assert "proxied:****@proxy.example.org" in text
     assert "LEAKED" not in text
     assert docked.inside("/bin/find", "/mnt") == "/mnt\n"
@@ -146,7 +125,7 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     assert "bin/cat" in names
     assert not [name for name in names if name.startswith("mnt/")]
     everything += saved.read_bytes()
-    for secret in (b"t0psecret", b"t1psecret", str(wheels).encode()):
+    for secret in (b"t0psecret", b"t1psecret"):
         assert secret not in everything
     assert b"packages.example.org" not in everything.replace(text.encode(), b"")
 
@@ -170,7 +149,6 @@ def test_a_build_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
     assert named(docker_engine) == ""
     done = docked.build(docked.recipe("true", more=first))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^first .* kept ", done.stderr, re.MULTILINE), done.stderr
     assert docked.left() == BUILT
 
 
@@ -184,7 +162,7 @@ def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Pa
         engine.end()
         _, said = process.communicate(timeout=120)
         assert process.returncode == 74
-        assert "tiny could not be built: the step act failed" in said
+        assert "tiny could not be built: the step build failed" in said
         assert docked.left() == ["tiny.failed.log"]
         gone = docked.build(recipe)
         assert gone.returncode == 72
@@ -215,9 +193,7 @@ def test_a_reader_builds_the_definition_by_docker_alone(
     ).splitlines() == ["two  words", "toolkit-check: greeting passed: two  words"]
 
 
-def test_another_engine_than_apptainer_where_it_may_not_build(
-    docked: Docked, docker_engine: TestEngine
-) -> None:
+def test_docker_builds_where_apptainer_may_not(docked: Docked, docker_engine: TestEngine) -> None:
     """A user without subordinate ids, who may talk to Docker."""
     name = f"tk-plain-{os.getpid()}"
     change_accounts("useradd", "--create-home", "--home-dir", f"/var/tmp/{name}", name)
@@ -229,17 +205,13 @@ def test_another_engine_than_apptainer_where_it_may_not_build(
         subprocess.run(["chown", "-R", name, docked.place], check=True)
         docked.become = becoming(name)
         recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
-        done = docked.run("build", recipe)
+        done = docked.build(recipe)
         assert done.returncode == 0, done.stderr
-        assert re.search(r"^engine +docker 2\d", done.stderr, re.MULTILINE), done.stderr
         assert docked.inside("/bin/cat", "/greeting") == "hello\n"
         own = cast("Any", docked.manifest["verified"])[0]
         assert (own["name"], own["outcome"], own["detail"]) == ("greeting", "passed", "hello")
-        docked.extra["DOCKER_HOST"] = "unix:///nowhere.sock"
         neither = docked.run("build", recipe, "--force")
         assert neither.returncode == 77, neither.stderr
-        assert "no image can be built here" in neither.stderr
-        assert "Docker: no Docker engine answers" in neither.stderr
     finally:
         sock.chmod(0o660)
         change_accounts("userdel", "--remove", name, check=False)

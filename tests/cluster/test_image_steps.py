@@ -70,7 +70,7 @@ def test_a_step_that_fails_fails_the_build_with_its_own_code(store: Tiny) -> Non
     for code, outcome, said, left in rows:
         assert outcome.startswith("BuildError step last, command: exit"), (code, outcome)
         assert outcome.endswith(f"(exit code {code})"), (code, outcome)
-        assert said == [], "nothing is built flat, and nobody is warned of that"
+        assert said == []
         assert left == [], "no thread copies, and no file that is removed is open"
     assert not list(store.images.glob("*.sif"))
 
@@ -113,7 +113,6 @@ def test_a_step_says_nothing_by_what_it_prints(store: Tiny) -> None:
     assert done.returncode == 0, done.stderr
     named = ("base", "act", "last", "pack", "checks")
     assert outcomes(done.stderr) == dict.fromkeys(named, "done")
-    assert "flat " not in done.stderr
     assert "check " not in done.stderr
     manifest = manifest_in(store.images / "tiny.sif")
     told = [manifest.get(kind) or [] for kind in ("checks", "frameworks", "mpi")]
@@ -124,7 +123,6 @@ def test_a_step_says_nothing_by_what_it_prints(store: Tiny) -> None:
     assert failing.returncode == 74, failing.stderr
     assert "the step act failed" in failing.stderr
     assert "(exit code 124)" in failing.stderr
-    assert "flat " not in failing.stderr
 
 
 # Writes to every place that a step learns of: the files by which a build tells and is told, beside

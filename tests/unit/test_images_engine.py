@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socketserver
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -13,9 +12,8 @@ from threading import Thread
 
 import pytest
 
-from tests.progress import Silent
-from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builder import docker, methods
+from toolkit.errors import NeedsInstallError
+from toolkit.images.builder import docker
 from toolkit.runtimes import docker as docker_engine
 from toolkit.runtimes.docker import find_engine
 
@@ -113,42 +111,6 @@ def test_no_engine_says_what_was_tried_and_what_to_do(alone: Path) -> None:
     assert "--engine apptainer" in str(raised.value.next_step)
 
 
-def client(directory: Path, version: str, *, buildx: bool) -> None:
-    directory.mkdir()
-    program = directory / "docker"
-    program.write_text(
-        f'#!/bin/sh\nif [ "$1" = buildx ]; then exit {0 if buildx else 1}; fi\necho {version}\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-
-
-@pytest.mark.parametrize(
-    ("clients", "chosen"),
-    [
-        (
-            (("28.2.2", False), ("20.10.24+dfsg1", False)),
-            1,
-        ),  # a newer client without its plugin shadows one that can
-        ((("28.2.2", True), ("20.10.24", False)), 0),
-        ((("23.0.1", False), ("27.0.0", True)), 1),
-    ],
-)
-def test_the_first_client_that_can_build_is_taken(
-    alone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    clients: tuple[tuple[str, bool], ...],
-    chosen: int,
-) -> None:
-    for number, (version, buildx) in enumerate(clients):
-        client(tmp_path / str(number), version, buildx=buildx)
-    monkeypatch.setenv(
-        "PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin"
-    )
-    with answering(alone / "docker.sock", "Engine", "27.1"):
-        assert docker.find_builder()[1] == str(tmp_path / str(chosen) / "docker")
-
-
 def test_podman_is_no_engine_that_builds(alone: Path) -> None:
     with (
         answering(alone / "podman.sock", "Podman Engine", "4.3.1"),
@@ -171,26 +133,3 @@ def test_podmans_client_is_told_the_socket_of_another_user(
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.delenv("DOCKER_HOST")
         assert docker_engine.address_for_client(find_engine()) == ""
-
-
-def test_where_neither_engine_can_build_both_reasons_are_told(
-    alone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused() -> None:
-        raise ForbiddenError(
-            "the user has no ids", next_step="apptainer config fakeroot --add user"
-        )
-
-    monkeypatch.setattr(methods, "build_options", refused)
-    with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
-        methods.choose_builder("auto", Silent())
-    assert raised.value.details[:2] == (
-        "Apptainer: the user has no ids",
-        "Docker: no Docker engine answers",
-    )
-    assert raised.value.next_step == "apptainer config fakeroot --add user"
-    with answering(alone / "docker.sock", "Engine", "27.1"):
-        monkeypatch.setattr(docker, "_find_client", lambda: "docker")
-        chosen = methods.choose_builder("auto", Silent())
-        assert chosen
-        assert (str(chosen[0]), chosen[1]) == ("docker 27.1", "docker")

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images.host.host_config import (
-    HostConfig,
-    write_host_config,
-)
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.plan import Plan, Step, with_keys
 from toolkit.images.store.cache import LAYERS, Cache
@@ -117,14 +113,3 @@ def test_clearing_removes_entries_and_what_killed_builds_left(cache):
     assert cache.find(LAYERS, "k")
     cache.clear()
     assert list(kept.parent.iterdir()) == []
-
-
-def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path):
-    loan = HostConfig(files={"pip.conf": "[global]\n"})
-    assert [bind.target for bind in write_host_config(loan, tmp_path / "without")] == ["/mnt"]
-    binds = write_host_config(loan, tmp_path / "with", tmp_path)
-    assert [(bind.source, bind.target) for bind in binds] == [
-        (str(tmp_path / "with"), "/mnt"),
-        (str(tmp_path), "/mnt/wheels"),
-    ]
-    assert (tmp_path / "with/wheels").is_dir()

@@ -228,15 +228,6 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
     )
 
 
-def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
-    text = library.render(library.load("pytorch_cpu"))
-    locked = locks.locked_definition(text, LOCK)
-    before, _, after = locked.partition("/mnt/byte-code.py")
-    assert after.count("%post") == 0
-    assert before.count("%post") == text.count("\n%post\n") == 2
-    assert after.startswith(" /tmp/byte-code\n    fi\n\n%environment\n")
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -18,8 +18,7 @@ from toolkit.images.recipe.names import list_recipes, require_image_name
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
-    from toolkit.images.builder.build import BuildResult
-    from toolkit.images.builder.methods import Engine
+    from toolkit.images.builder.build import BuildResult, Engine
 
 directory_option = click.option(
     "--directory",
@@ -38,16 +37,9 @@ directory_option = click.option(
 )
 @click.option(
     "--engine",
-    type=click.Choice(("auto", "apptainer", "docker")),
-    default="auto",
-    help="Program that builds. docker: Docker, whose image becomes a SIF. "
-    "auto: Apptainer; where it may not build, docker.",
-)
-@click.option(
-    "--flat",
-    is_flag=True,
-    help="Pack the whole image, by Apptainer alone; without this option, only what "
-    "changed is packed.",
+    type=click.Choice(("apptainer", "docker")),
+    default="apptainer",
+    help="Program that builds. docker: Docker, whose image becomes a SIF.",
 )
 @click.option(
     "--locked",
@@ -64,7 +56,6 @@ def build(
     name: str,
     force: bool,
     engine: Engine,
-    flat: bool,
     locked: bool,
     lock_file: str | None,
     no_wait: bool,
@@ -94,14 +85,9 @@ def build(
     from toolkit.images.lockfile.files import lock_path
     from toolkit.planning.settings import find_site
 
-    if engine == "docker" and (locked or lock_file):
-        cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
-        step = "leave --engine out, or the lock"
-        raise UsageError(cause, place="--engine docker", next_step=step)
     options = BuildOptions(
         force=force,
         engine=engine,
-        flat=flat,
         wait=not no_wait,
         lock=lock_file or (str(lock_path(name)) if locked else None),
         find_site=find_site,

@@ -6,16 +6,17 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import BuildError, UsageError
-from toolkit.images.builder import methods
+from toolkit.images.builder.apptainer import layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.follow import Follower
-from toolkit.images.builder.methods import Engine
 from toolkit.images.builder.remote_base import BuildTask, resolve_base
+from toolkit.images.host.host_config import collect_host_config
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import make_directories, require_space, sweep, workspace
 from toolkit.images.lockfile import files as lockfile
@@ -53,12 +54,12 @@ from toolkit.images.verify.own_checks import MOUNTED, OWN_CHECKS, start_image
 from toolkit.images.verify.verdicts import FindSite, merged, no_site, to_verdict
 from toolkit.images.verify.verdicts import verdicts as check_image
 from toolkit.model.base import Model
-from toolkit.model.image import BaseImage, Manifest, Verdict
+from toolkit.model.image import Manifest, Verdict
 from toolkit.quoting import shell_words
 from toolkit.shell import Progress
 from toolkit.units import counted
 
-_ENGINES = ("docker ", "podman ")  # begin the builder of an image that Apptainer only packed
+Engine = Literal["apptainer", "docker"]
 
 
 class BuildOptions(Model, frozen=True, kw_only=True):
@@ -67,16 +68,14 @@ class BuildOptions(Model, frozen=True, kw_only=True):
     Attributes:
         force: Build even if nothing has changed, without cached results except for what was
             compiled on exactly the same layers.
-        engine: The engine: ``apptainer``, ``docker``, or ``auto``: the first of these that can.
-        flat: Pack the image as one by Apptainer alone, not in layers.
+        engine: The engine that builds.
         wait: Wait for another process that builds the same image; else give up.
         lock: The lock file that says exactly what to build; None for the current versions.
         find_site: Returns what the site offers that the image is verified for.
     """
 
     force: bool = False
-    engine: Engine = "auto"
-    flat: bool = False
+    engine: Engine = "apptainer"
     wait: bool = True
     lock: str | None = None
     find_site: FindSite = no_site
@@ -134,12 +133,11 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
         if existing and not options.force:
             path, manifest = existing
             inputs = (manifest.recipe_hash, manifest.locked)
-            if inputs == (recipe_hash, hash_lock(lock)) and _is_built_by(options.engine, manifest):
+            if inputs == (recipe_hash, hash_lock(lock)):
                 store.settle(path)  # an earlier build may have been stopped before it
                 sweep(directory)
                 return BuildResult(path=str(path), manifest=manifest, is_current=True)
-        for warning in require_space(directory, plan.space, twice=not options.flat):
-            progress.say("warning", warning)
+        require_space(directory, plan.space)
         draft = Manifest(
             name=plan.name,
             sif_id="",
@@ -162,38 +160,39 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                 with workspace(directory) as place:
                     follower = Follower(plan.name, log, progress, draft.seconds)
                     task = BuildTask(plan, base, lock, place, follower, options.force)
-                    outcome = methods.run(task, progress, options.engine, flat=options.flat)
+                    outcome = _run(task, options.engine)
                     built = _finish(task, outcome, draft, progress, options.find_site)
         except KeyboardInterrupt:
             progress.end("stopped")
-            is_new = find_existing(directory, plan.name) != existing
-            text = _describe_interruption(log, is_new=is_new, has_image=existing is not None)
-            progress.say("stopped", text)
+            progress.say("stopped", "no process of the build is left")
             raise
-        if existing:
-            _tell_moved_base(existing[1].base, built.manifest.base, progress)
         return built
 
 
-def _tell_moved_base(before: BaseImage | None, now: BaseImage | None, progress: Progress) -> None:
-    """Print that the tag of the base names another image than in the build before."""
-    if before is None or now is None or "" in (before.digest, now.digest):
-        return
-    if before.reference == now.reference and before.digest != now.digest:
-        text = f"{now.reference} is {now.digest}, and was {before.digest} in the build before"
-        progress.say("base", text)
+def _run(task: BuildTask, engine: Engine) -> BuildOutcome:
+    """Build the task's ``place.sif``.
 
+    Raises:
+        BuildError, NoSpaceError, NeedsInstallError, ForbiddenError: The build failed.
+    """
+    if engine == "docker":
+        from toolkit.images.builder import docker  # most builds take no part of it
 
-def _describe_interruption(log: Path, *, is_new: bool, has_image: bool) -> str:
-    if is_new:
-        return "the image exists and has passed its checks"
-    image = "is the one from before" if has_image else "does not exist"
-    shown = f"; the log: {log}" if log.exists() else ""
-    return f"no process of the build is left; the image {image}{shown}"
-
-
-def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
-    return engine == "auto" or manifest.builder.startswith(_ENGINES) == (engine == "docker")
+        return docker.build(task)
+    lock, plan = task.lock, task.plan
+    if lock is None:
+        return layered.build(task, collect_host_config())
+    base = task.base.image if task.base else describe_base(plan.base, digest=True)
+    if base.digest and base.digest != lock.base.digest:
+        raise BuildError(
+            f"the base of {lock.name} differs from the locked one",
+            place=base.reference,
+            details=(lock.base.digest, base.digest),
+        )
+    try:
+        return layered.build(task, collect_host_config())
+    except BuildError as error:
+        raise lockfile.explain_failure(error, lock, task.follower.log) from None
 
 
 def _finish(
@@ -379,8 +378,6 @@ def _command(recipe: str, options: BuildOptions) -> list[str]:
         words += ["--locked"]
     elif options.lock:
         words += ["--lock-file", options.lock]
-    elif options.flat:
-        words += ["--flat"]
-    if options.engine != "auto":
+    if options.engine != "apptainer":
         words += ["--engine", options.engine]
     return words

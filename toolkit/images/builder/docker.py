@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from toolkit import shell
 from toolkit.errors import (
     NO_SPACE,
-    BuildError,
     CommandFailedError,
     ConfigError,
     NeedsInstallError,
@@ -37,8 +34,8 @@ from toolkit.images.builder.apptainer.apptainer import BuildOutcome, cached_base
 from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import SYSTEM_PATH
 from toolkit.images.builder.follow import LAST_STEPS, Follower
-from toolkit.images.builder.host_files import WHEELS, add_mounts, host_files
-from toolkit.images.builder.remote_base import BuildTask, RemoteBase
+from toolkit.images.builder.host_files import add_mounts, write_secrets
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import namespace_ids
@@ -46,9 +43,9 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.recipe.plan import STEP, Plan
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.quoting import quote_word
-from toolkit.images.registry.registry import Source, require_skopeo, write_login
+from toolkit.images.registry.registry import require_skopeo
 from toolkit.images.store.cache import Cache
 from toolkit.runtimes.docker import Engine, find_engine
 
@@ -63,97 +60,47 @@ shift 4
 unsquashfs -quiet -no-progress -offset "$offset" -dest "$directory" "$image" >/dev/null
 tar -C "$directory" --numeric-owner --sort=name "$@" -cf "$archive" .
 """
-# Of BuildKit (--progress=plain): an instruction that is a step of the recipe, what it prints, and
-# its failure.
-_RUN = re.compile(rf"#\d+ \[[^\]]+\] RUN .*?{re.escape(STEP)}([^ :]+): ")
-_OUTPUT = re.compile(r"#\d+ \d+\.\d+ ?(.*)")
-_FAILED = re.compile(r"#\d+ ERROR: (.*)")
-_CODE = re.compile(r"exit code: (\d+)\s*\Z")
 
 
-Builder = tuple[Engine, str]  # the engine, and the path of a client that can ask it to build
-
-
-def find_builder() -> Builder:
-    """Find the engine, and the client that can ask it to build.
-
-    Raises:
-        NeedsInstallError: No engine of Docker's answers, or its client is missing.
-        ForbiddenError: This user may not talk to it.
-    """
-    engine = find_engine()
-    if engine.is_podman:
-        raise NeedsInstallError(
-            "the engine is podman, by which no image is built",
-            place=engine.address,
-            next_step="build by Apptainer, which who may run podman may run as well, or set"
-            " DOCKER_HOST to an engine of Docker's",
-        )
-    return engine, _find_client()
-
-
-def _find_client() -> str:
-    """Find a Docker client on PATH that speaks BuildKit's protocol.
-
-    Up to 20.10 the client itself does, since 23 its plugin ``buildx``. A machine may have a newer
-    client without the plugin before an older one on its PATH, so all are tried.
-    """
-    rejected: list[str] = []
-    directories = [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/bin"]
-    paths = (str(Path(directory) / "docker") for directory in directories if directory)
-    for program in dict.fromkeys(path for path in paths if os.access(path, os.X_OK)):
-        asked = [program, "version", "--format", "{{.Client.Version}}"]
-        version = shell.run(asked, check=False, timeout=30).stdout.strip()
-        number = version.split(".")[0]
-        if number.isdigit() and 18 < int(number) < 23:
-            return program
-        if shell.run([program, "buildx", "version"], check=False, timeout=30).ok:
-            return program
-        rejected.append(f"{program} {version}: without its plugin buildx")
-    raise NeedsInstallError(
-        "no Docker client that can build is installed here",
-        details=rejected,
-        next_step="install Docker's plugin buildx (Debian: apt-get install docker.io, or"
-        " docker-buildx), or build with: --engine apptainer",
-    )
-
-
-def build(task: BuildTask, builder: Builder, wheels: Path | None) -> BuildOutcome:
+def build(task: BuildTask) -> BuildOutcome:
     """Build the image by Docker, and the task's ``place.sif`` from it.
 
-    Args:
-        task: The build. If it is fresh, the engine's cache is not used.
-        builder: The engine and its client.
-        wheels: A directory of wheels that were compiled before.
+    If the task is fresh, the engine's cache is not used.
 
     Raises:
-        BuildError: A step failed, or the engine ended; names the step, its command, and
-            the end of the log.
+        BuildError: A step failed, or the engine ended; has the end of the log.
         NoSpaceError: A disk was full.
-        NeedsInstallError: skopeo or Apptainer is missing.
-        ConfigError, UnknownImageError, CommandFailedError: The base cannot be prepared.
+        NeedsInstallError: Docker, skopeo or Apptainer is missing.
+        ForbiddenError: This user may not talk to the engine.
+        ConfigError, CommandFailedError: The base cannot be prepared.
     """
     shell.require_apptainer()  # before the engine works in vain
     require_skopeo()
-    (engine, client), place, follower, plan = builder, task.place, task.follower, task.plan
-    word, config = secrets.token_urlsafe(18), host_config.collect_host_config()
-    steps = {step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)}
-    details = {"base": plan.base.output().detail, "convert": "a SIF of it"}
-    follower.details = {**details, **steps, **LAST_STEPS}
-    follower.secrets = (word, *host_config.collect_secrets(config))
+    place, follower, plan = task.place, task.follower, task.plan
+    engine, client = find_builder()
+    config = host_config.collect_host_config()
+    follower.details = {
+        "base": plan.base.output().detail,
+        "build": f"{plan.name} by {engine}",
+        "convert": "a SIF of it",
+        **LAST_STEPS,
+    }
+    follower.secrets = host_config.collect_secrets(config)
     follower.begin("base")
     with _engine_errors(engine, "take the base"):
-        name = _bring_base(engine, client, plan, task.base, place, follower)
-    directory = _make_context(place, add_mounts(library.render(plan, "docker")), wheels, plan)
+        name = _bring_base(engine, task)
+    directory = _make_context(place, add_mounts(library.render(plan, "docker")), plan)
     private = place.output / "host"
     private.mkdir(mode=0o700)
     result = place.output / "image.id"
     command = [client, "build", "--progress=plain", "--network=host", "--iidfile", str(result)]
     command += ["--build-arg", f"BASE={name}", *(["--no-cache"] if task.fresh else [])]
-    with host_files(config, private, word, **_mirror(plan.base)) as files:
-        for secret, path in sorted(files.items()):
-            command += ["--secret", f"id={secret},src={path}"]
-        cached = _run_client(engine, [*command, str(directory)], list(steps), follower)
+    for secret, path in sorted(write_secrets(config, private, **_mirror(plan.base)).items()):
+        command += ["--secret", f"id={secret},src={path}"]
+    follower.begin("build")
+    code = follower.follow([*command, str(directory)], client_environment(engine))
+    if code != 0:
+        raise follower.error(code)
     with _engine_errors(engine, "name what it built"):
         image = result.read_text().strip()
     follower.begin("convert")
@@ -163,7 +110,30 @@ def build(task: BuildTask, builder: Builder, wheels: Path | None) -> BuildOutcom
         with _engine_errors(engine, "name the image"):
             engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
 
-    return BuildOutcome(f"{engine}, {packer}", cached, keep=name_image)
+    return BuildOutcome(f"{engine}, {packer}", keep=name_image)
+
+
+def find_builder() -> tuple[Engine, str]:
+    """Find the engine, and the path of its client.
+
+    Raises:
+        NeedsInstallError: No engine of Docker's answers, or its client is missing.
+        ForbiddenError: This user may not talk to it.
+    """
+    engine, client = find_engine(), shell.which("docker")
+    if engine.is_podman:
+        raise NeedsInstallError(
+            "the engine is podman, by which no image is built",
+            place=engine.address,
+            next_step="build by Apptainer, which who may run podman may run as well, or set"
+            " DOCKER_HOST to an engine of Docker's",
+        )
+    if client is None:
+        raise NeedsInstallError(
+            "the client of Docker is not installed here",
+            next_step="install docker and its plugin buildx (Debian: apt-get install docker.io)",
+        )
+    return engine, client
 
 
 def _mirror(base: Base) -> dict[str, str]:
@@ -172,15 +142,11 @@ def _mirror(base: Base) -> dict[str, str]:
     return {"mirror": host_config.debian_mirror(base.release), "release": base.release}
 
 
-def _make_context(place: Workspace, dockerfile: str, wheels: Path | None, plan: Plan) -> Path:
-    """Make the directory that is sent to the engine, with wheels and with what steps copy."""
+def _make_context(place: Workspace, dockerfile: str, plan: Plan) -> Path:
+    """Make the directory that is sent to the engine, with what steps copy."""
     context = place.scratch / "context"
     context.mkdir(mode=0o700)
     (context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
-    if wheels:
-        shutil.copytree(wheels, context / WHEELS)
-    else:
-        (context / WHEELS).mkdir()
     for source in filter(None, (step.source for step in plan.steps)):
         (context / source.shown).parent.mkdir(parents=True, exist_ok=True)
         if source.mode:
@@ -201,56 +167,6 @@ def client_environment(engine: Engine) -> dict[str, str]:
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
         "DOCKER_HOST": engine.address,
     }
-
-
-class ClientLog:
-    """The output of a client, without BuildKit's numbers, as the log of any other build.
-
-    Attributes:
-        cached: The steps that came from the engine's cache.
-        code: The exit code of the step that failed; None if the client ended for another reason.
-    """
-
-    def __init__(self, follower: Follower) -> None:
-        self.cached: list[str] = []
-        self.code: int | None = None
-        self._follower, self._has_failed = follower, False
-
-    def take(self, line: str) -> None:
-        """Take a line; what follows a failure repeats the output."""
-        text = line.rstrip("\n")
-        if self._has_failed:
-            return
-        coming = self._follower.reader.steps
-        if (run := _RUN.match(text)) and run[1] in coming:
-            cached = coming[: coming.index(run[1])]  # they print nothing
-            del coming[: len(cached)]
-            self.cached += cached
-            for step in cached:
-                self._follower.reuse(step)
-        elif output := _OUTPUT.fullmatch(text):
-            self._follower.take_line(output[1])
-        elif failed := _FAILED.fullmatch(text):
-            self._has_failed = True
-            code = _CODE.search(text)
-            self.code = int(code[1]) if code else None
-            if code is None:
-                self._follower.take_line(failed[1])
-
-
-def _run_client(
-    engine: Engine, command: list[str], steps: list[str], follower: Follower
-) -> tuple[str, ...]:
-    """Let the engine build; return the steps that came from its cache.
-
-    Raises:
-        BuildError, NoSpaceError: A step failed, or the engine ended.
-    """
-    log = ClientLog(follower)
-    code = follower.follow(command, client_environment(engine), steps=steps, on_line=log.take)
-    if code == 0:
-        return tuple(log.cached)
-    raise follower.error(code if log.code is None else log.code)
 
 
 @contextmanager
@@ -281,33 +197,22 @@ def engine_image_name(recipe: str) -> str:
     return "toolkit/" + re.sub(r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", name)
 
 
-def _bring_base(
-    engine: Engine,
-    client: str,
-    plan: Plan,
-    remote: RemoteBase | None,
-    place: Workspace,
-    follower: Follower,
-) -> str:
-    """Bring the base into the engine, so that the build needs no registry; return its name there.
+def _bring_base(engine: Engine, task: BuildTask) -> str:
+    """Return the name of the base in the engine, which itself pulls what it lacks.
 
     Raises:
         ConfigError: Docker cannot use this kind of base.
-        BuildError, NeedsInstallError, ForbiddenError, ImageMissingError: The base could not be
-            made, loaded or pulled.
+        BuildError, NeedsInstallError, ForbiddenError: The base could not be made.
     """
-    if isinstance(plan.base, Debootstrap):
-        return _import_debian(engine, plan, place, follower)
-    if remote and remote.archive:
-        return _load_archive(engine, remote, place, follower)
-    if remote and remote.source:
-        if not _has_image(engine, remote.source.place.pinned):
-            _pull(engine, client, remote.source, place, follower)
-        return remote.source.place.pinned
+    base = task.plan.base
+    if isinstance(base, Debootstrap):
+        return _import_debian(engine, task.plan, task.place, task.follower)
+    if task.base and task.base.source:
+        return task.base.source.place.pinned
     raise ConfigError(
-        f"Docker cannot use this kind of base: {plan.base.output().detail}",
+        f"Docker cannot use this kind of base: {base.output().detail}",
         place="the recipe's [base]",
-        next_step="build it with: --engine apptainer",
+        next_step="build it by Apptainer, without --engine",
     )
 
 
@@ -336,85 +241,6 @@ def _import_debian(engine: Engine, plan: Plan, place: Workspace, follower: Follo
     return name
 
 
-def _pull(
-    engine: Engine, client: str, source: Source, place: Workspace, follower: Follower
-) -> None:
-    """Pull a base from a registry by the login of this machine for it.
-
-    Raises:
-        BuildError: It cannot be pulled.
-    """
-    login = write_login(source.place.registry, place.output)
-    configuration = place.output / "docker"
-    configuration.mkdir(mode=0o700)
-    if login:
-        login.rename(configuration / "config.json")
-    own = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")  # has certificates, too
-    environment = {"DOCKER_CERT_PATH": own, **client_environment(engine)}
-    environment["DOCKER_CONFIG"] = str(configuration)
-    try:
-        code = follower.follow([client, "pull", source.place.pinned], environment)
-    finally:
-        shutil.rmtree(configuration)
-    if code != 0:
-        reason = follower.error(code)
-        raise BuildError(
-            f"the engine could not pull {source.place.repository}",
-            place="step base",
-            details=reason.details,
-            next_step="without a network: `archive` in the recipe's [base]; through a mirror:"
-            " TOOLKIT_REGISTRIES",
-        )
-
-
-def _load_archive(engine: Engine, remote: RemoteBase, place: Workspace, follower: Follower) -> str:
-    """Load an archive that `docker save`, skopeo or podman wrote.
-
-    Raises:
-        BuildError: The engine does not take it, or it holds another number of images than one.
-    """
-    from docker.errors import DockerException
-
-    path = place.scratch / "given.tar"
-    path.symlink_to(str(remote.archive))  # its name may have characters that skopeo splits at
-    if remote.base.bootstrap == "oci-archive":  # engines before 25 do not read it
-        _copy_archive("oci-archive:given.tar", "docker-archive:base.tar", place, follower)
-        path = place.scratch / "base.tar"
-    try:
-        with path.open("rb") as stream:
-            images: list[Any] = engine.client.images.load(iter(lambda: stream.read(1 << 20), b""))
-    except DockerException as error:  # the same exit code as by Apptainer
-        raise BuildError(
-            f"{engine} cannot load the archive of the base",
-            place=str(remote.archive),
-            details=(str(error)[:300],),
-            next_step="check the archive, the engine's own log, and that its disk has free space",
-        ) from None
-    path.unlink()
-    if len(images) != 1:
-        raise BuildError(
-            f"the archive of the base holds {len(images)} images instead of one",
-            place=str(remote.archive),
-        )
-    tag = str(images[0].id).removeprefix("sha256:")[:12]
-    images[0].tag("toolkit/archive", tag)  # an image without a name cannot be a base
-    return f"toolkit/archive:{tag}"
-
-
-def _copy_archive(source: str, target: str, place: Workspace, follower: Follower) -> None:
-    """Let skopeo copy an image from one kind of archive in the scratch directory to another.
-
-    Raises:
-        BuildError, NoSpaceError: It could not be read or written.
-    """
-    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
-    command = [require_skopeo(), *options, "copy", "--dest-oci-accept-uncompressed-layers"]
-    environment = {"PATH": SYSTEM_PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
-    code = follower.follow([*command, source, target], environment, cwd=place.scratch)
-    if code != 0:
-        raise follower.error(code)
-
-
 def _has_image(engine: Engine, name: str) -> bool:
     from docker.errors import ImageNotFound
 
@@ -435,7 +261,16 @@ def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower:
     with _engine_errors(engine, "save the image"), saved.open("wb") as stream:
         for chunk in engine.client.images.get(image).save(chunk_size=1 << 20):
             stream.write(chunk)
-    _copy_archive("docker-archive:saved.tar", f"oci:{_LAYOUT}", place, follower)
+    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
+    words = ("copy", "--dest-oci-accept-uncompressed-layers")
+    environment = {"PATH": SYSTEM_PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
+    code = follower.follow(
+        (require_skopeo(), *options, *words, "docker-archive:saved.tar", f"oci:{_LAYOUT}"),
+        environment,
+        cwd=place.scratch,
+    )
+    if code != 0:
+        raise follower.error(code)
     saved.unlink()
     text = conversion(plan.name, engine.name, plan.variables)
     try:

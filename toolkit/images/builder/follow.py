@@ -8,20 +8,18 @@ runs in namespaces (``kernel``) ends with the namespaces. The next build removes
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from toolkit import shell
-from toolkit.checks import Result
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
-from toolkit.images.builder.buildlog import Reader, pin_fitting
+from toolkit.images.builder.buildlog import Reader
 from toolkit.images.host.host_config import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.recipe.plan import STEP
@@ -31,16 +29,7 @@ from toolkit.units import human_time
 
 # What the last steps of every build do, for people.
 LAST_STEPS = {"checks": "run the image's checks", "pack": "into one file"}
-# What pip, apt and curl print when no server can be reached.
-_UNREACHABLE = (
-    "Name or service not known",
-    "Temporary failure in name resolution",
-    "Temporary failure resolving",
-    "Could not resolve host",
-    "Failed to establish a new connection",
-    "Network is unreachable",
-)
-_LONGEST = 1 << 18  # characters of a line
+_LONGEST = 1 << 18  # characters of a line; what follows counts as another one
 _CLEANUP = 60.0  # seconds for a killed program to end
 
 
@@ -112,7 +101,7 @@ class Follower:
     ) -> None:
         self.details: Mapping[str, str] = LAST_STEPS
         self.secrets: tuple[str, ...] = ()
-        self.reader = Reader([])
+        self.reader = Reader()
         self.seconds: dict[str, float] = {}
         self.name, self.log = name, log
         self._progress, self._expected = progress, expected or {}
@@ -127,8 +116,6 @@ class Follower:
         environment: Mapping[str, str],
         *,
         locks: Sequence[int] = (),
-        steps: Collection[str] = (),
-        on_line: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
     ) -> int:
         """Run a program to its end; return its exit code.
@@ -137,11 +124,8 @@ class Follower:
             command: The program and its arguments.
             environment: Its whole environment.
             locks: As of ``start``.
-            steps: The steps that the program will announce, in their order.
-            on_line: Called with every line of the output in place of ``take_line``.
             cwd: The program's current directory.
         """
-        self.reader.steps, take = list(steps), on_line or self.take_line
         process = start(command, environment, cwd, locks)
         try:
             for line in _lines(process.stdout):
@@ -150,7 +134,7 @@ class Follower:
                 if self.reader.step != "checks" or not is_listed(line):
                     line = mask_secrets(self.secrets, line)
                     self._stream.write(line)
-                take(line)
+                self.take_line(line)
             code = process.wait()
             return code if code >= 0 else 128 - code
         finally:
@@ -158,16 +142,9 @@ class Follower:
 
     def take_line(self, line: str) -> None:
         """Take a line of output for the current step."""
-        event = self.reader.feed(line.rstrip("\n"))
-        if event == "step":
-            self.begin(self.reader.step)
-        if event == "check":
+        if self.reader.feed(line.rstrip("\n")):
             check = self.reader.results.checks[-1]
             self._progress.say("check", f"{check.name} {check.outcome}: {check.message}")
-
-    def say(self, subject: str, text: str) -> None:
-        """Show a fact about the current step."""
-        self._progress.say(subject, text)
 
     def announce(self, step: str) -> None:
         """Begin a step, and say so in the log."""
@@ -215,10 +192,14 @@ class Follower:
                 details=tuple(reader.tail),
                 next_step=f"the log: {self.log}",
             )
-        if reader.step == "checks" and reader.results.failed:
-            return self._checks_error(reader.results.failed)
-        if reader.conflict and reader.reasons:
-            return self._conflict_error()
+        if reader.step == "checks" and (failed := reader.results.failed):
+            count = f"{len(failed)} of {len(reader.results.checks)}"
+            return BuildError(
+                f"{name} was built but did not pass {count} checks; it is not kept",
+                place=", ".join(check.name for check in failed),
+                details=[f"{check.name}: {check.message}" for check in failed],
+                next_step=f"the log: {self.log}",
+            )
         place = f"step {reader.step}" + (f", command: {reader.command}" if reader.command else "")
         after = human_time(time.monotonic() - self._began)
         return BuildError(
@@ -226,82 +207,10 @@ class Follower:
             f" (exit code {code})",
             place=place,
             details=tuple(reader.tail),
-            next_step=f"{advise_on_network(reader.tail)}the log: {self.log}",
-        )
-
-    def _checks_error(self, failed: Sequence[Result]) -> ToolkitError:
-        count = f"{len(failed)} of {len(self.reader.results.checks)}"
-        return BuildError(
-            f"{self.name} was built but did not pass {count} checks; it is not kept",
-            place=", ".join(check.name for check in failed),
-            details=[f"{check.name}: {check.message}" for check in failed],
-            next_step=f"{advise_on_checks(failed, self.reader.index)}the log: {self.log}",
-        )
-
-    def _conflict_error(self) -> ToolkitError:
-        """Return the error about packages that do not fit the protected ones."""
-        reader = self.reader
-        held = [reason.rpartition(" ")[2] for reason in reader.reasons if "(constraint)" in reason]
-        fitting = pin_fitting(reader.conflict, reader.fits)
-        steps = [f"packages = {json.dumps(list(fitting))} fits"] if fitting else []
-        names = [package.partition("==")[0] for package in held]
-        if names:
-            versions = ", ".join(f'{name} = "VERSION"' for name in names)
-            steps.append(
-                f"to replace it on purpose, write {versions} into [overrides] of the recipe: what"
-                " was built on it is built again (if the base has it, `replaces` of the step)"
-            )
-        return BuildError(
-            f"{reader.conflict} would replace what {self.name} is verified for:"
-            f" {', '.join(held) or 'see below'}",
-            place=f"step {reader.step}",
-            details=tuple(reader.reasons),
-            next_step="; ".join(steps) or f"the log: {self.log}",
+            next_step=f"the log: {self.log}",
         )
 
 
 def _lines(stream: IO[str] | None) -> Iterator[str]:
-    """Yield lines, of a very long one only its two ends: a message is at the end of its line."""
     while stream and (line := stream.readline(_LONGEST)):
-        end = ""
-        while not (end or line).endswith("\n") and (more := stream.readline(_LONGEST)):
-            end = (end + more)[-_LONGEST:]
-        yield line + end
-
-
-def advise_on_network(lines: Iterable[str]) -> str:
-    """Return advice if the last lines of a step say that no server was reached; else nothing."""
-    if not any(message in line for line in lines for message in _UNREACHABLE):
-        return ""
-    return (
-        "this machine does not reach that server: name a mirror that it reaches in your"
-        " configuration of pip or apt (toolkit docs image/build); "
-    )
-
-
-def advise_on_checks(failed: Sequence[Result], index: str = "") -> str:
-    """Return advice on checks that failed because of a package's build; empty if there is none.
-
-    Args:
-        failed: The checks.
-        index: The index of the framework, if the build used one.
-    """
-    texts = " ".join(check.message for check in failed)
-    if "does not exist" in texts and "operator " in texts:
-        right = (
-            f"the build that fits is at {index}, which did not give it to this machine"
-            if index
-            else "the build that fits is at the place of torch"
-        )
-        return (
-            f"the package is a build for another torch, such as one with CUDA; {right}: name an"
-            " index that has it in `index` of the step, or another torch in [overrides]; "
-        )
-    if any(check.name == "horovod-build" and "was built for" in check.message for check in failed):
-        return (
-            "a step has replaced the framework: pin its version, or name the new one in [overrides]"
-            " of the recipe; "
-        )
-    if any(check.name == "imports" for check in failed):
-        return "`imports` of a step of pip names the modules to import; imports = [] imports none; "
-    return ""
+        yield line

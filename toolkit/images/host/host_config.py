@@ -19,7 +19,6 @@ from toolkit import shell
 from toolkit.errors import ConfigError, NeedsInstallError, UsageError
 from toolkit.hostsetup import apt
 from toolkit.images.host.kernel import Bind
-from toolkit.images.recipe.block import HOST_WHEELS
 from toolkit.model.base import Model
 from toolkit.text import logins
 
@@ -265,9 +264,7 @@ def _mount_value(bind: Bind) -> str:
     )
 
 
-def write_host_config(
-    config: HostConfig, directory: Path, wheels: Path | None = None
-) -> tuple[Bind, ...]:
+def write_host_config(config: HostConfig, directory: Path) -> tuple[Bind, ...]:
     """Write the host configuration into a new directory; return it and the mounts below it.
 
     The directory is readable by all users, but within one that only its owner can enter.
@@ -286,8 +283,5 @@ def write_host_config(
         else:
             continue  # pip would warn of it on the host as well, and continue
         binds.append(Bind(source=bind.source, target=f"{ROOT}/{bind.target}"))
-    if wheels:
-        (directory / HOST_WHEELS.removeprefix(f"{ROOT}/")).mkdir()
-        binds.append(Bind(source=str(wheels), target=HOST_WHEELS))
     directory.chmod(0o755)
     return (Bind(source=str(directory), target=ROOT), *binds)

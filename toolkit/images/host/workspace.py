@@ -101,20 +101,19 @@ def make_directories(images: Path) -> None:
         require_writable(directory)
 
 
-def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[str, ...]:
-    """Refuse a build that would fill a disk; return warnings.
+def require_space(images: Path, space: Space) -> None:
+    """Refuse what would fill a disk.
 
     Args:
         images: The directory of the images.
-        space: The space that the recipe needs.
-        twice: A build in layers also keeps the parts of the image.
+        space: The space that is needed.
 
     Raises:
         NoSpaceError: A file system has less than the recipe needs.
     """
     needs: dict[int, tuple[Path, int]] = {}
     for directory, megabytes in (
-        (images, space.image * (2 if twice else 1)),
+        (images, space.image),
         (scratch_parent(images), space.build),
     ):
         device = directory.stat().st_dev
@@ -128,12 +127,6 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
                 next_step="free some space, or set TOOLKIT_IMAGES or"
                 f" {TMP_VARIABLE} to directories on another disk",
             )
-    return tuple(
-        f"{directory} is in memory: what is built there takes it from programs; "
-        f"set {TMP_VARIABLE} to a directory on a disk"
-        for directory, _ in needs.values()
-        if file_system(directory) in ("tmpfs", "ramfs")
-    )
 
 
 def file_system(directory: Path) -> str:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_config import CERTIFICATES, ROOT, HostConfig
 from toolkit.images.host.kernel import Bind
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
-from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.store.contents import Contents
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
@@ -26,12 +24,6 @@ _FILES = "find-links/locked"  # below ROOT
 _MISSING = "toolkit-locked: "  # begins the line that names a package which the mirror does not have
 _OURS = re.compile(rf"{_MISSING}(?P<what>\S{{1,200}} \S{{1,200}} \([^()\n]{{0,200}}\))")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
-_BYTE_CODE = "byte-code.py"
-_REWRITE = f"""
-    if command -v python3 >/dev/null 2>&1; then
-        find / -xdev -type f -name '*.pyc' -print0 > /tmp/byte-code
-        python3 -I -S -B {ROOT}/{_BYTE_CODE} /tmp/byte-code
-    fi"""
 _SETTINGS = (  # of apt
     f'Dir::Etc::preferences "{ROOT}/{PREFERENCES}";\n'
     f'APT::Update::Post-Invoke-Success {{ "sh {ROOT}/{QUESTION}"; }};\n'
@@ -66,19 +58,6 @@ END {{
 """  # noqa: E501
 
 
-def locked_definition(definition: str, lock: Lock) -> str:
-    """Return a definition for Apptainer of which two builds are equal.
-
-    Its labels do not say when it was built, but when it was locked, and byte code is written again
-    at the end (``reproducible``).
-    """
-    when = datetime.fromtimestamp(lock.epoch, timezone.utc).isoformat(timespec="seconds")
-    head, section, labels = definition.rpartition("\n%labels\n")
-    post, environment, rest = head.rpartition("\n\n%environment\n")
-    build_date = f"    org.label-schema.build-date {when}\n"
-    return f"{post}\n{_REWRITE}{environment}{rest}{section}{build_date}{labels}"
-
-
 def locked_host_config(host_config: HostConfig, lock: Lock, files: str) -> HostConfig:
     """Return the host configuration of a locked build.
 
@@ -89,7 +68,7 @@ def locked_host_config(host_config: HostConfig, lock: Lock, files: str) -> HostC
     """
     certificates = [bind for bind in host_config.binds if bind.target == CERTIFICATES]
     pip = f"[global]\nno-index = true\nfind-links = {ROOT}/{_FILES}\n"
-    mounted = {**host_config.files, "pip.conf": pip, _BYTE_CODE: BYTE_CODE}
+    mounted = {**host_config.files, "pip.conf": pip}
     if lock.apt or lock.apt_build:
         mounted[PREFERENCES], mounted[QUESTION] = format_preferences(lock), SCRIPT
         mounted["apt.conf"] = host_config.files.get("apt.conf", "") + _SETTINGS

@@ -19,12 +19,11 @@ with the processes that they started. It serves where a command is short and onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ForbiddenError
 from toolkit.files import read_text
 from toolkit.images.builder.apptainer.compose import normalize_times
 from toolkit.images.builder.apptainer.programs import (
@@ -32,14 +31,13 @@ from toolkit.images.builder.apptainer.programs import (
     clean_environment,
     fence_command,
     program_version,
-    with_sources,
 )
-from toolkit.images.builder.follow import LAST_STEPS, Follower
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host import host_config
-from toolkit.images.host.host_config import HostConfig, mount_options
+from toolkit.images.host.host_config import mount_options
 from toolkit.images.host.privilege import build_options, may_mount
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
+from toolkit.images.recipe.bases import Base, Debootstrap, Definition
 from toolkit.images.recipe.image_checks import promised_variables
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
@@ -75,59 +73,6 @@ class BuildOutcome:
     keep: Callable[[], object] = bool
 
 
-def build(
-    place: Workspace,
-    follower: Follower,
-    plan: Plan,
-    definition: str,
-    *,
-    environment: Mapping[str, str] | None = None,
-    wheels: Path | None = None,
-    config: HostConfig | None = None,
-) -> BuildOutcome:
-    """Build ``place.sif``.
-
-    Args:
-        place: The directories of this build.
-        follower: Follows it.
-        plan: The plan of the image.
-        definition: Its definition.
-        environment: Further variables for Apptainer, such as a login.
-        wheels: A directory of wheels that were compiled before.
-        config: The host configuration that the steps see; this machine's by default.
-
-    Raises:
-        BuildError: A step failed; names it, its command, and the end of the log.
-        NoSpaceError: A disk was full.
-        NeedsInstallError, ForbiddenError: This machine or user cannot build.
-    """
-    options = build_options()
-    config = with_sources(config or host_config.collect_host_config(), plan)
-    names = {step.name: step.detail for step in (*plan.repeated, *plan.steps)}
-    follower.details = {"base": plan.base.output().detail, **LAST_STEPS, **names}
-    follower.secrets = host_config.collect_secrets(config)
-    follower.begin("base")
-    local = Path(plan.base.path if isinstance(plan.base, LocalImage) else "")
-    if isinstance(plan.base, Definition):
-        local = Path(cached_base(plan, place, follower).path)
-        header = "\n".join(plan.base.output().header)
-        definition = definition.replace(header, f"Bootstrap: localimage\nFrom: {local}")
-    binds = host_config.write_host_config(config, place.output / "host", wheels)
-    _run(
-        options,
-        definition,
-        place.sif,
-        place,
-        follower,
-        (*_base_arguments(plan.base, place), *mount_options(binds), *_temporary_mounts(place)),
-        login=environment or {},
-        steps=[*names, "pack"],
-        readable=(*plan.base.output().reads, *(bind.source for bind in binds)),
-    )
-    variables = read_contents(str(local), VARIABLES).variables if local.is_file() else {}
-    return BuildOutcome(program_version(), variables=variables)
-
-
 def build_base(
     base: Base,
     place: Workspace,
@@ -138,8 +83,11 @@ def build_base(
 ) -> dict[str, str]:
     """Build only the base of an image, for layers to be put on it; return its labels.
 
-    Errors are those of ``build``.
+    Raises:
+        BuildError, NoSpaceError: It failed.
+        NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
+    build_options()
     began = int(time.time()) - 1
     cwd, text = "/", "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
     if isinstance(base, Definition):  # what it copies is relative to it
@@ -147,7 +95,6 @@ def build_base(
     if base.output().setup:
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
     _run(
-        build_options(),
         text,
         target,
         place,
@@ -172,7 +119,7 @@ def make_base(
     environment: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> CacheEntry:
-    """Build the base of a plan, and keep it in the cache under a key; errors as of ``build``."""
+    """Build the base of a plan, and keep it in the cache; errors as of ``build_base``."""
     made = place.output / "base.sif"
     facts = build_base(plan.base, place, made, follower, environment=environment)
     about = plan.base.output().detail
@@ -183,7 +130,7 @@ def make_base(
 
 
 def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
-    """Return the base of a plan from the cache, or build it and keep it; errors as of ``build``."""
+    """Return the base of a plan from the cache, or build it; errors as of ``build_base``."""
     entry = Cache(place.images).use(BASES, plan.base_key)
     return entry or make_base(plan, plan.base_key, place, follower)
 
@@ -192,19 +139,14 @@ def pack_archive(definition: str, place: Workspace, follower: Follower, cwd: Pat
     """Build ``place.sif`` of another engine's archive in ``cwd``; return the program that did it.
 
     A user without subordinate ids may do this, too: no step changes an owner. Errors as of
-    ``build``.
+    ``build_base``.
     """
-    try:
-        options = build_options()
-    except ForbiddenError:
-        options = ()
-    arguments = _temporary_mounts(place)
-    _run(options, definition, place.sif, place, follower, arguments, steps=["pack"], cwd=cwd)
+    follower.begin("pack")
+    _run(definition, place.sif, place, follower, _temporary_mounts(place), cwd=cwd)
     return program_version()
 
 
 def _run(
-    options: tuple[str, ...],
     text: str,
     target: Path,
     place: Workspace,
@@ -213,14 +155,12 @@ def _run(
     *,
     packing: Iterable[str] = COMPRESSION,
     login: Mapping[str, str] = {},  # never changed
-    steps: Collection[str] = (),
     cwd: Path | str = "/",
     readable: Iterable[str] = (),
 ) -> None:
     """Run ``apptainer build`` behind the fence.
 
     Args:
-        options: What this user needs to change owners.
         text: The definition.
         target: The SIF file.
         place: The directories of this build.
@@ -228,25 +168,24 @@ def _run(
         arguments: Further arguments of this build.
         packing: The options of mksquashfs.
         login: Further variables for Apptainer.
-        steps: As of ``Follower.follow``.
         cwd: Its current directory.
         readable: What it reads, wherever it is.
 
     Raises:
         BuildError, NoSpaceError: It failed.
-        ForbiddenError: There is no fence for root here.
+        NeedsInstallError: bubblewrap is not installed.
     """
     definition = place.output / "image.def"
     definition.write_text(text, encoding="utf-8")
     # --force: it replaces no file, but only so may a definition's labels replace Apptainer's own.
     words = [shell.require_apptainer(), "build", "--force", "--notest"]
     words += ["--mksquashfs-args", " ".join(packing), *arguments]
-    fence = fence_command(place, follower, readable, cwd)
+    fence = fence_command(place, readable, cwd)
     # Behind the fence, a user is root already and may change owners.
-    words += options if may_mount() or not fence else ()
+    words += build_options() if may_mount() else ()
     environment = {**_environment(place), **login}
     files = (str(target), str(definition))
-    code = follower.follow([*fence, *words, *files], environment, steps=steps, cwd=cwd)
+    code = follower.follow([*fence, *words, *files], environment, cwd=cwd)
     if code != 0:
         raise follower.error(code)
 

@@ -2,7 +2,6 @@
 
 Only the steps from the first changed one on run again; the image is composed of the base and the
 layers without packing any of them again: ``images/sif/README.md`` says how, and why not otherwise.
-A machine that does not let a user mount overlays builds flat images.
 
 A cached entry is used when its key fits: the step, and all before it, are unchanged. A lock also
 names the digest of every layer. So a locked build uses an entry of any earlier build that has
@@ -31,6 +30,7 @@ from toolkit.images.builder.apptainer.programs import (
     STEP_SCRIPTS,
     SYSTEM_PATH,
     program_version,
+    require_bubblewrap,
     run_step,
     write_step_config,
 )
@@ -57,7 +57,7 @@ from toolkit.model.image import Layer
 
 
 def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
-    """Build the task's ``place.sif``, but only what changed; errors as of ``apptainer.build``.
+    """Build the task's ``place.sif``, but only what changed; errors as of ``build_base``.
 
     Args:
         task: The build. If it is fresh, every step runs and replaces the cache entries; only what
@@ -238,7 +238,7 @@ class _LayeredBuild:
         pack = ("mksquashfs", str(self._directory / upper), str(layer), *LAYER_PACKING)
         (scripts / upper).write_text(step.script, encoding="utf-8")
         sandbox = SandboxStep(
-            bubblewrap=shell.which("bwrap") or "bwrap",
+            bubblewrap=require_bubblewrap(),
             directory=str(self._directory),
             lowers=tuple(lowers),
             upper=upper,

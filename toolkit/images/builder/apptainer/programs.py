@@ -13,12 +13,10 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
-from toolkit.images.builder.buildlog import Reader
+from toolkit.images.builder.apptainer.sandbox import SandboxStep
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import ROOT, HostConfig, write_host_config
 from toolkit.images.host.kernel import Bind, module_command, namespace_command
-from toolkit.images.host.mutex import make_directory, open_lock
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import SOURCES
@@ -39,60 +37,22 @@ _BYTE_CODE = (
     "if command -v python3 >/dev/null 2>&1; then"
     f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
 )
-_PROBED = ("/bin", "/lib", "/lib64", "/usr")  # what a shell of this machine needs
 _REPLACED = ("/tmp", "/dev/shm")  # every user may write there
 _OWN_PROC = "mount -t proc proc /proc; "
 # Root could change the modes of the host's devices.
 _READ_ONLY_DEVICES = "mount --rbind /dev /dev; mount -o remount,bind,ro /dev; "
-_NO_BUBBLEWRAP = "bubblewrap is not installed (toolkit setup installs it)"
 
 
-def why_no_layers(place: Workspace, follower: Follower) -> str:
-    """Return why steps cannot be confined to layers here, found out before any runs; else empty.
-
-    That they can is believed until the machine starts again or a step fails.
+def require_bubblewrap() -> str:
+    """Return the path of bubblewrap.
 
     Raises:
-        ForbiddenError: This user has no subordinate ids.
-        NeedsInstallError: ``mksquashfs`` is not installed.
+        NeedsInstallError: It is not installed.
     """
-    if shell.which("mksquashfs") is None:
-        raise NeedsInstallError(
-            "mksquashfs is not installed here",
-            next_step="toolkit setup (package squashfs-tools)",
-        )
-    bubblewrap = shell.which("bwrap")
-    if bubblewrap is None:
-        return _NO_BUBBLEWRAP
-    proof = _proof(place)
-    if proof.exists():
-        return ""
-    directory, layer = place.scratch / "probe", place.output / "probe.sqfs"
-    directory.mkdir()
-    shell.run(["mksquashfs", directory, layer, *LAYER_PACKING])
-    step = SandboxStep(
-        bubblewrap=bubblewrap,
-        directory=str(directory),
-        lowers=(Lower(path=str(layer), offset=0),),
-        upper="u",
-        command=("/bin/sh", "-c", ":"),
-        binds=tuple(Bind(source=path, target=path) for path in _PROBED if Path(path).exists()),
-    )
-    code = run_step(step, place, follower)
-    lines = [line.removeprefix("toolkit: ") for line in follower.reader.tail]
-    follower.reader = Reader([])  # what a test prints is no part of the build
-    if code != 0:
-        return "; ".join(lines) or f"the test of it ended with {code}"
-    with suppress(ForbiddenError, OSError):  # then the next build tests it again
-        make_directory(proof.parent)
-        os.close(open_lock(proof))  # follows no link
-    return ""
-
-
-def _proof(place: Workspace) -> Path:
-    """Return the empty file by which a build knows that a test has passed for this user."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return place.images / f".cache/.layers-{boot}-{os.getuid()}"
+    program = shell.which("bwrap")
+    if program is None:
+        raise NeedsInstallError("bubblewrap is not installed here", next_step="toolkit setup")
+    return program
 
 
 def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
@@ -106,16 +66,10 @@ def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
     fields = step._replace(users=users, groups=groups)._asdict()
     file.write_text(json.dumps(fields), encoding="utf-8")
     command = module_command("toolkit.images.builder.apptainer.sandbox", str(file))
-    code = follower.follow(command, clean_environment(), locks=place.locks)
-    if code != 0:
-        with suppress(OSError):
-            _proof(place).unlink()
-    return code
+    return follower.follow(command, clean_environment(), locks=place.locks)
 
 
-def fence_command(
-    place: Workspace, follower: Follower, readable: Iterable[str], cwd: Path | str
-) -> tuple[str, ...]:
+def fence_command(place: Workspace, readable: Iterable[str], cwd: Path | str) -> tuple[str, ...]:
     """Return the words before Apptainer that let it write to the directories of this build only.
 
     Apptainer follows the symbolic links of a base. If ``/etc/hosts`` of a base leads to a file of
@@ -123,41 +77,15 @@ def fence_command(
     localimage``). So everything else is read-only. It insists on writing to ``/tmp``, and its
     programs to ``/dev/shm``, where semaphores are: it gets other directories in their place.
 
-    There are no words if this machine does not let this user have a fence: that is found out
-    before Apptainer starts, and shown.
-
     Args:
         place: The directories of this build.
-        follower: Shows that there is no fence.
         readable: What Apptainer reads, wherever it is.
         cwd: Its current directory.
 
     Raises:
-        ForbiddenError: Root has no fence, and could write to every file of this machine.
+        NeedsInstallError: bubblewrap is not installed.
     """
-    words = _fence_words(place, (str(cwd), *readable), cwd)
-    reason = _NO_BUBBLEWRAP
-    if words:
-        probe = shell.run([*words, "true"], env=clean_environment(), cwd="/", check=False)
-        if probe.ok:
-            return words
-        reason = " ".join(probe.tail(1))
-    if may_mount():
-        raise ForbiddenError(
-            f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
-            next_step="build as an ordinary user, or on another machine",
-        )
-    follower.say(
-        "warning",
-        f"Apptainer may write to all files that you may write to, not only to the image: {reason}",
-    )
-    return ()
-
-
-def _fence_words(place: Workspace, readable: Iterable[str], cwd: Path | str) -> tuple[str, ...]:
-    bubblewrap = shell.which("bwrap")
-    if bubblewrap is None:
-        return ()
+    bubblewrap = require_bubblewrap()
     before: tuple[str, ...] = ()
     with suppress(ForbiddenError):  # bubblewrap itself makes a namespace with one user
         prepare = _OWN_PROC + (_READ_ONLY_DEVICES if may_mount() else "") + 'exec "$@"'
@@ -173,7 +101,8 @@ def _fence_words(place: Workspace, readable: Iterable[str], cwd: Path | str) -> 
         empty.chmod(0o777)
         words += ["--bind", str(empty), name]
     # By the path that is written and by where its links lead.
-    for path in dict.fromkeys(path for name in readable for path in (name, os.path.realpath(name))):
+    names = (str(cwd), *readable)
+    for path in dict.fromkeys(path for name in names for path in (name, os.path.realpath(name))):
         if any(path.startswith(f"{name}/") for name in replaced):
             words += ["--ro-bind", path, path]
     for path in map(os.path.realpath, place.directories):
@@ -197,16 +126,6 @@ def program_version() -> str:
     return output.replace(" version ", " ").strip()
 
 
-def with_sources(config: HostConfig, plan: Plan) -> HostConfig:
-    """Return a host configuration with the files that steps copy, each where its step finds it."""
-    binds = (
-        Bind(source=step.source.path, target=f"{SOURCES}/{step.name}".removeprefix(f"{ROOT}/"))
-        for step in plan.steps
-        if step.source
-    )
-    return replace(config, binds=(*config.binds, *binds))
-
-
 def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple[Bind, ...]:
     """Write what the sandbox's steps see of the host; return the mounts.
 
@@ -217,7 +136,13 @@ def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
     targets = () if plan.keeps_temporary else ("/tmp", "/var/tmp")
     binds += [place.temporary_bind(target, "steps") for target in targets]
-    binds += write_host_config(with_sources(config, plan), place.output / "host")
+    sources = (
+        Bind(source=step.source.path, target=f"{SOURCES}/{step.name}".removeprefix(f"{ROOT}/"))
+        for step in plan.steps
+        if step.source
+    )
+    config = replace(config, binds=(*config.binds, *sources))
+    binds += write_host_config(config, place.output / "host")
     scripts = place.output / "host/steps"
     scripts.mkdir()
     (place.output / "host/wheels").mkdir()  # HOST_WHEELS, which a step may see
