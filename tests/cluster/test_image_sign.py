@@ -128,27 +128,6 @@ def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built):
     assert built.run("sign", "tiny").returncode == 64
 
 
-def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(built):
-    environment = {**built.environment()}
-    made = [
-        *"apptainer key newpair --name".split(),
-        "A Tester",
-        *"--email tester@example.org --password".split(),
-        "",
-        *"--push=false -b 2048".split(),
-    ]
-    subprocess.run(made, env=environment, stdin=subprocess.DEVNULL, check=True, capture_output=True)
-    done = built.run("sign", "tiny", "--pgp", "0", "--json")
-    assert done.returncode == 0, done.stderr
-    signature = json.loads(done.stdout)["signature"]
-    assert "A Tester" in signature["signer"]
-    assert (
-        built.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode
-        == 0
-    )
-    other = built.run("verify-signature", "tiny", "--key", "0" * 40)
-    assert other.returncode == 88
-    assert "signed by another key" in other.stderr
 
 
 def test_a_job_may_demand_a_signed_image(signed, toolkit, cluster, shared_dir, toolkit_env):

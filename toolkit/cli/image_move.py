@@ -40,7 +40,7 @@ from toolkit.units import counted, human_age, human_size
 @node_job_options(minutes=10)
 @click.option(
     "--key",
-    help="A public key in PEM, or a PGP key: also verify the signature of the image by it.",
+    help="A public key in PEM: also verify the signature of the image by it.",
 )
 @json_option
 def verify(
@@ -129,23 +129,12 @@ def _show_and_judge(image: str, made: Sequence[Verdict], data: object, *, as_jso
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
+    required=True,
     help="A private key in PEM, without a passphrase: RSA, ECDSA or Ed25519.",
-)
-@click.option(
-    "--pgp",
-    metavar="N",
-    type=click.IntRange(0),
-    help="A key of your PGP keyring, by its number in `apptainer key list --secret`.",
 )
 @click.option("--replace", is_flag=True, help="Replace the signatures that the image has already.")
 @json_option
-def sign(
-    name: str,
-    key: Path | None,
-    pgp: int | None,
-    replace: bool,
-    as_json: bool,
-) -> None:
+def sign(name: str, key: Path, replace: bool, as_json: bool) -> None:
     """Sign an image with a key.
 
     Those who have the public key can then verify that the image is unchanged.
@@ -159,14 +148,10 @@ def sign(
     A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in
     its job.toml or toolkit.toml.
     """
-    if (key is None) == (pgp is None):
-        cause = "name one key: --key FILE, or --pgp N"
-        raise UsageError(cause, place="--key", next_step="toolkit image sign --help")
     image = find(name)
-
     with console.Steps() as progress:
-        made = sign_image(image, key, pgp or 0, progress, replace=replace)
-    console.say("signed", f"{image.path} by {made.signer or made.kind.upper()}")
+        made = sign_image(image, key, progress, replace=replace)
+    console.say("signed", image.path)
     data = {"path": image.path, "signature": made}
     console.result(data, made.fingerprint, as_json=as_json)
 
@@ -175,9 +160,9 @@ def sign(
 @click.argument("name")
 @click.option(
     "--key",
-    metavar="FILE|FINGERPRINT",
+    metavar="FILE",
     required=True,
-    help="A public key in PEM, or a PGP key of your keyring.",
+    help="A public key in PEM.",
 )
 @json_option
 def verify_signature(name: str, key: str, as_json: bool) -> None:

@@ -202,7 +202,7 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
     "signature_key": click.option(
         "--signature-key",
         metavar="FILE|FINGERPRINT",
-        help="A public key in PEM, or the fingerprint of a PGP key.",
+        help="A public key in PEM.",
     ),
     "site": site_option(
         "The cluster (default auto: the local one if it is up, else the Slurm on PATH)."

@@ -80,7 +80,7 @@ class Job(Model, frozen=True, kw_only=True):
         mem, account, qos, constraint, nodelist, exclude, exclusive, reservation, signal,
             dependency: Slurm's options, unchanged.
         require_signed: run an image only if it is signed by ``signature_key`` and unchanged since.
-        signature_key: a public key in PEM, or the fingerprint of a PGP key.
+        signature_key: a public key in PEM.
         stage_image: copy the image to each node's own disk first, where later jobs find it.
         snapshot: run a frozen copy of the git work tree.
         array: Slurm's ``--array``: submit the script as many jobs, each with its own

@@ -1,4 +1,4 @@
-"""Signatures of images: made and verified by Apptainer, with keys in PEM or of the PGP keyring.
+"""Signatures of images: made and verified by Apptainer, with keys in PEM.
 
 Apptainer's signature covers every object of a group, descriptors and the header's id; ``verify
 --all`` refuses a file to which anything was added afterwards, such as an overlay partition that
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,15 +38,6 @@ from toolkit.shell import Progress
 from toolkit.trust import require_trusted
 
 _PUBLIC = re.compile(r"-----BEGIN PUBLIC KEY-----\n(.*?)-----END PUBLIC KEY-----", re.DOTALL)
-_FINGERPRINT = re.compile(r"(?:0x)?(?P<digits>[0-9A-Fa-f]{40})\Z")
-_KEYRING = (
-    "APPTAINER_KEYSDIR",
-    "SINGULARITY_KEYSDIR",
-    "APPTAINER_SYPGPDIR",
-    "SINGULARITY_SYPGPDIR",
-    "GPG_TTY",
-    "TERM",
-)
 _PATIENCE = 3600.0  # seconds: it hashes the whole file
 # What Apptainer's messages mean; the first that fits counts.
 _MEANINGS = (
@@ -62,15 +50,12 @@ _MEANINGS = (
 )
 
 
-def sign(
-    image: store.StoredImage, key: Path | None, pgp: int, progress: Progress, *, replace: bool
-) -> Signature:
+def sign(image: store.StoredImage, key: Path, progress: Progress, *, replace: bool) -> Signature:
     """Sign an image; a signed copy takes its place, so that no reader gets half a signature.
 
     Args:
         image: the image.
-        key: a private key in PEM; None: the user's PGP keyring.
-        pgp: the number of the key there.
+        key: a private key in PEM.
         progress: reports a wait for the image's lock.
         replace: drop the signatures that are there already.
 
@@ -83,7 +68,7 @@ def sign(
     path = Path(image.path).resolve()
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
-    private, public = (None, "") if key is None else read_private(key)
+    private, public = read_private(key)
     with hold_image(path, "signed", wait=progress):
         image = store.find(str(path))  # as it is now
         if is_signed(path) and not replace:
@@ -96,17 +81,15 @@ def sign(
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
             sif_id = _remove_signatures(place.sif)
-            words = ["--keyidx", str(pgp)] if private is None else ["--key", "/dev/stdin"]
-            done = _run_apptainer(["sign", *words, str(place.sif)], private, asks=private is None)
+            done = _run_apptainer(["sign", "--key", "/dev/stdin", str(place.sif)], private)
             if not done.ok:
                 raise ConfigError(
                     "Apptainer could not sign with this key",
-                    place=str(key or f"--pgp {pgp}"),
+                    place=str(key),
                     details=done.tail(3),
-                    next_step="a key in PEM: RSA, ECDSA or Ed25519; of the PGP keyring: "
-                    "apptainer key list --secret; apptainer key newpair; apptainer key import FILE",
+                    next_step="a key in PEM: RSA, ECDSA or Ed25519",
                 )
-            made = _verify_pem(place.sif, public) if public else _verify_pgp(place.sif)
+            made = _verify(place.sif, public)
             made = with_facts(made, when=datetime.now(timezone.utc).isoformat(timespec="seconds"))
             place.sif.chmod(path.stat().st_mode & 0o777)
             facts = {"sif_id": sif_id, "size": place.sif.stat().st_size, "signatures": (made,)}
@@ -163,8 +146,7 @@ def verify(path: Path, key: str) -> Signature:
 
     Args:
         path: the SIF.
-        key: the path of a public key in PEM, or the fingerprint of a PGP key (40 hexadecimal
-            digits) that is in the user's keyring.
+        key: the path of a public key in PEM.
 
     Raises:
         SignatureError: it is not.
@@ -172,11 +154,8 @@ def verify(path: Path, key: str) -> Signature:
         ImageMissingError: the file is not an image.
         NeedsInstallError: Apptainer is not installed.
     """
-    wanted = pgp_fingerprint(key)
-    if wanted:
-        return _verify_pgp(path, wanted)
     try:
-        return _verify_pem(path, read_text(Path(key).expanduser()))
+        return _verify(path, read_text(Path(key).expanduser()))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the public key cannot be read: {getattr(error, 'strerror', None) or error}",
@@ -185,45 +164,18 @@ def verify(path: Path, key: str) -> Signature:
         ) from None
 
 
-def _verify_pem(path: Path, public: str) -> Signature:
+def _verify(path: Path, public: str) -> Signature:
     """Verify a file with a public key. Raise ValueError if the text is not a public key."""
     digest = fingerprint(public)
-    _run_verify(path, ["--key", "/dev/stdin"], text=public)
-    return Signature(kind="pem", fingerprint=digest)
-
-
-def _verify_pgp(path: Path, wanted: str = "") -> Signature:
-    """Verify that one PGP key, or any if none is wanted, has signed all objects of a file."""
-    answer = json.loads(_run_verify(path, ["--local"]))
-    signers = [entry["Signer"] for entry in answer.get("SignerKeys") or ()]
-    keys = [
-        (signer["Fingerprint"].lower(), str(signer["Name"]))
-        for signer in signers
-        if signer["DataCheck"] and signer["KeyLocal"]
-    ]
-    objects = sum(descriptor.data_type != SIGNATURE for descriptor in read_descriptors(path))
-    for digest, name in dict.fromkeys(keys):
-        if wanted in ("", digest) and keys.count((digest, name)) >= objects:
-            return Signature(kind="pgp", fingerprint=digest, signer=name)
-    reason = f"signed by another key than {wanted}" if wanted else "not signed by one key"
-    raise SignatureError(
-        f"{path.name} is {reason}",
-        place=str(path),
-        details=[f"signed by {name} {digest}" for digest, name in dict.fromkeys(keys)],
-    )
-
-
-def _run_verify(path: Path, options: Sequence[str], text: str | None = None) -> str:
-    """Run ``apptainer verify``; return its JSON if every object is signed and none has changed."""
     if not is_signed(path):
         raise SignatureError(
             f"{path.name} is not signed",
             place=str(path),
             next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem",
         )
-    done = _run_apptainer(["verify", "--all", "--json", *options, str(path)], text)
+    done = _run_apptainer(["verify", "--all", "--key", "/dev/stdin", str(path)], public)
     if done.ok:
-        return done.stdout
+        return Signature(kind="pem", fingerprint=digest)
     fatal = [line for line in done.stderr.splitlines() if line.startswith("FATAL")]
     reason = fatal[-1].removeprefix("FATAL:").strip() if fatal else ""
     meanings = (meaning for pattern, meaning in _MEANINGS if re.search(pattern, reason))
@@ -235,29 +187,17 @@ def _run_verify(path: Path, options: Sequence[str], text: str | None = None) -> 
 
 
 def _run_apptainer(
-    arguments: Sequence[str], text: str | None = None, *, asks: bool = False, check: bool = False
+    arguments: Sequence[str], text: str = "", *, check: bool = False
 ) -> shell.Result:
-    """Run Apptainer with the user's keyring and nothing else of the environment.
-
-    It may ask the user for a passphrase if ``asks`` is set and there is a terminal.
-    """
-    environment = {name: os.environ[name] for name in _KEYRING if name in os.environ}
-    environment |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home())}
-    stdin = None if asks and sys.stdin.isatty() else subprocess.DEVNULL
+    """Run Apptainer without the user's settings."""
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home())}
     return shell.run(
         (shell.require_apptainer(), *arguments),
         env={**environment, "LC_ALL": "C.UTF-8"},
-        stdin=stdin,
         input=text,
         timeout=_PATIENCE,
         check=check,
     )
-
-
-def pgp_fingerprint(text: str) -> str | None:
-    """Return a PGP key's fingerprint in its usual form; None if the text is not a fingerprint."""
-    match = _FINGERPRINT.match(text.replace(" ", ""))
-    return match["digits"].lower() if match else None
 
 
 def fingerprint(public: str) -> str:
@@ -305,13 +245,11 @@ def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> lis
 
 
 def _key(key: str, cwd: Path, folder: Path, origin: str) -> str:
-    """Return the fingerprint, or the path of the key's file.
+    """Return the path of the key's file.
 
     Raises:
         UntrustedError: the file was found by searching, and another user could have put it there.
     """
-    if pgp_fingerprint(key):
-        return key
     candidates = [directory / Path(key).expanduser() for directory in (cwd, folder, *cwd.parents)]
     path = next((path for path in candidates if path.is_file()), candidates[0])
     is_named = origin == "--signature-key" or (origin == "job.toml" and path.parent == folder)

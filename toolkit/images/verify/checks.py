@@ -70,7 +70,7 @@ def check_signature(case: ImageCase) -> Result:
 
         # A SignatureError is the failure of this check.
         signature = verify(case.path, case.key)
-        return passed(f"signed by {signature.signer or signature.fingerprint}, and unchanged since")
+        return passed(f"signed by {signature.fingerprint}, and unchanged since")
     if manifest and manifest.signatures:
         signers = ", ".join(each.signer or each.fingerprint[:16] for each in manifest.signatures)
         return unchecked(f"signed by {signers}; --key tells whether it is unchanged")
