@@ -103,7 +103,7 @@ def _verifies(built: Tiny) -> bool:
 
 @pytest.mark.parametrize(
     ("actions", "killed"),
-    [("sign", False), ("pull", False), ("copy check push", False), ("pull", True), ("copy", True)],
+    [("sign", False), ("pull", False), ("copy verify push", False), ("pull", True), ("copy", True)],
 )
 def test_who_works_on_an_image_waits_for_its_build(actions, killed, built, registry):
     """Each then works on what the build left: the new image, or after a kill the old one."""
@@ -120,7 +120,7 @@ def test_who_works_on_an_image_waits_for_its_build(actions, killed, built, regis
         "sign": ("sign", "tiny", "--key", built.place / "ec.pem"),
         "pull": ("pull", place, "--name", "tiny", "--force"),
         "copy": ("copy", "tiny", there),
-        "check": ("check", "tiny"),
+        "verify": ("verify", "tiny"),
         "push": ("push", "tiny", place),
     }
     others = [built.start(*words[action]) for action in actions.split()]

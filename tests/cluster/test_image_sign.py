@@ -128,8 +128,6 @@ def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built):
     assert built.run("sign", "tiny").returncode == 64
 
 
-
-
 def test_a_job_may_demand_a_signed_image(signed, toolkit, cluster, shared_dir, toolkit_env):
     """Refused before anything is queued, by each way to say it."""
     assert cluster

@@ -80,7 +80,6 @@ IMAGE: Commands = {
         "render": ("image_make:render", "Show the definition that a recipe becomes."),
     },
     "Check and sign": {
-        "check": ("image_move:check", "Run the checks that are in an image again."),
         "sign": ("image_move:sign", "Sign an image with a key."),
         "verify": ("image_move:verify", "Verify an image, and that it fits the cluster."),
         "verify-signature": (
@@ -246,7 +245,7 @@ image = Group(
 Examples:
   toolkit image list
   toolkit image build pytorch_cpu
-  toolkit image check pytorch_cpu
+  toolkit image verify pytorch_cpu
   toolkit image render pytorch_cpu        # the definition, for plain `apptainer build`
 """,
 )

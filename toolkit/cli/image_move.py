@@ -20,7 +20,7 @@ from toolkit.images.store.signatures import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
 from toolkit.images.verify.case import local_case
-from toolkit.images.verify.verdicts import check_again, save, verdicts
+from toolkit.images.verify.verdicts import save, verdicts
 from toolkit.model.image import Verdict
 from toolkit.planning.settings import find_site
 from toolkit.runs.removal import holds_image
@@ -38,23 +38,18 @@ from toolkit.units import counted, human_age, human_size
 @gpus_option("GPUs on each of these nodes: a rank for each, by NCCL.")
 @site_option("The cluster; default: the local one if it is up, else the Slurm on PATH.")
 @node_job_options(minutes=10)
-@click.option(
-    "--key",
-    help="A public key in PEM: also verify the signature of the image by it.",
-)
 @json_option
 def verify(
     name: str,
     nodes: int | None,
     gpus: int | None,
     site: str | None,
-    key: str | None,
     as_json: bool,
     **job_options: str | None,
 ) -> None:
     """Verify an image, and that it fits the cluster.
 
-    The checks are of labels, imports, Horovod's build, sums over ranks, and the cluster. NAME is an
+    The checks are of imports, Horovod's build, sums over ranks, and the cluster. NAME is an
     image of yours, of the site, or any SIF. Ranks sum by MPI, Gloo and NCCL. What could not be
     checked here is listed with the reason; the manifest keeps the results. The exit code is 74 if a
     check failed.
@@ -76,7 +71,6 @@ def verify(
         no_site=reason,
         nodes=nodes or 0,
         gpus=gpus or 0,
-        key=key or "",
         run_ranks=run_ranks if nodes else None,
     )
     with console.Steps() as steps:
@@ -84,28 +78,8 @@ def verify(
         made = verdicts(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
-        save(image, made, steps, gpu_code=case.gpu_code)
+        save(image, made, steps, case.gpu_code)
     _show_and_judge(image.name, made, {"path": image.path, "verdicts": made}, as_json=as_json)
-
-
-@click.command("check")
-@click.argument("name")
-@json_option
-def check(name: str, as_json: bool) -> None:
-    """Run the checks that are in an image again.
-
-    Their results are recorded in the manifest. The exit code is 74 if one fails.
-
-    \b
-    Example:
-      toolkit image check pytorch_cpu
-    """
-    image = find(name)
-    if not as_json:
-        console.say("checking", image.path)
-    with console.Steps() as progress:
-        checks = check_again(image, progress)
-    _show_and_judge(image.name, checks, checks, as_json=as_json)
 
 
 def _show_and_judge(image: str, made: Sequence[Verdict], data: object, *, as_json: bool) -> None:

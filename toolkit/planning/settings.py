@@ -461,12 +461,7 @@ def site_offer(place: Cluster) -> SiteOffer:
     """Return what a site offers to images."""
     from toolkit.images.verify.case import SiteOffer  # a run verifies no image
 
-    site = place.site
-    program = next((command for command in site.containers if shell.which(command)), None)
-    if program is None and site.modules:
-        program = site.container_command  # the module brings it, in the job
-    mpi = place.client.mpi_types()
-    return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
+    return SiteOffer(name=place.site.name, mpi=place.client.mpi_types())
 
 
 def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer | None, str]:

@@ -182,9 +182,9 @@ def _image(case: DoctorCase) -> Result:
     began = time.monotonic()
     result = run_in_image(case.image.path, ["true"], timeout=60)
     seconds = time.monotonic() - began
-    what = f"{case.image.path} ({human_size(case.image_case.path.stat().st_size)})"
+    what = f"{case.image.path} ({human_size(Path(case.image.path).stat().st_size)})"
     if not result.ok:
-        step = f"toolkit image check {case.image.name}"
+        step = f"toolkit image verify {case.image.path}"
         return failed(f"nothing starts in {what}: {' '.join(result.tail(1))}", step)
     if case.image.manifest is None:
         return warned(

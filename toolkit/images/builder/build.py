@@ -30,7 +30,6 @@ from toolkit.images.recipe.image_checks import (
     promised_variables,
     runner,
 )
-from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import with_keys
 from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store import sbom, store
@@ -46,7 +45,6 @@ from toolkit.images.store.provenance import (
     find_existing,
     find_manifest,
     hash_lock,
-    tool_versions,
 )
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.case import local_case
@@ -214,7 +212,7 @@ def _finish(
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
     contents = _run_checks(task)
     _require_promised(task, outcome.variables, contents)
-    manifest = replace(_describe(task, outcome, draft), tools=tool_versions(outcome.builder))
+    manifest = _describe(task, outcome, draft)
     image = store.StoredImage(name=name, path=sif, manifest=manifest)
     site, reason = find_site()
     case = local_case(image, site=site, no_site=reason)
@@ -227,7 +225,7 @@ def _finish(
             next_step=f"the log: {task.follower.log}",
         )
     if lock and outcome.unequal:
-        progress.say("differs", _explain_unequal(lock, outcome.unequal, manifest.tools))
+        progress.say("differs", f"not the locked bytes: {', '.join(outcome.unequal)}")
     _require_passed(task, verdicts)
     manifest = replace(
         manifest,
@@ -358,17 +356,6 @@ def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manife
         layers=outcome.layers,
         base=lock.base if lock else base,
     )
-
-
-def _explain_unequal(lock: Lock, names: Iterable[str], tools: Mapping[str, str]) -> str:
-    """Return which layers have the locked packages in other bytes, and the likely reason."""
-    changes = [
-        f"{name} {lock.tools.get(name, 'none')} then, {version} now"
-        for name, version in tools.items()
-        if lock.tools.get(name) != version
-    ]
-    reason = "; ".join(changes) or "a step that makes random or machine-dependent files"
-    return f"not the locked bytes: {', '.join(names)} ({reason})"
 
 
 def _command(recipe: str, options: BuildOptions) -> list[str]:

@@ -64,7 +64,6 @@ def make(recipe: str, epoch: int) -> Lock:
         if manifest.base and manifest.base.digest
         else describe_base(resolved.base, digest=True),
         python=contents.python,
-        tools=manifest.tools,
         apt=contents.packages.apt,
         apt_build=build.apt,
         layers=manifest.layers,

@@ -35,14 +35,10 @@ class SiteOffer(Model, frozen=True, kw_only=True):
     Attributes:
         name: of the site.
         mpi: the types that ``srun --mpi`` takes; None if they are not known.
-        container: the command that starts containers; None if there is none.
-        containers: the commands that would do.
     """
 
     name: str
     mpi: tuple[str, ...] | None = None
-    container: str | None = None
-    containers: tuple[str, ...] = ()
 
 
 class ScriptRun(NamedTuple):
@@ -89,7 +85,6 @@ class ImageCase:
         local_drivers: the version of their driver.
         site: what the site offers; None if there is none, and then ``no_site`` says why.
         nodes, gpus: the requested nodes, and GPUs on each.
-        key: that must have signed the image; empty if any may.
         run_ranks: starts ranks on the site's nodes; None if no nodes were requested.
         runs: of ranks on nodes, by backend.
         controllers: how the image's Horovod can coordinate, once its checks have run.
@@ -103,16 +98,10 @@ class ImageCase:
     no_site: str = "no site was asked for"
     nodes: int = 0
     gpus: int = 0
-    key: str = ""
     run_ranks: RunRanks | None = None
     runs: dict[str, ScriptRun] = field(default_factory=dict)
     controllers: tuple[str, ...] = ()
     gpu_code: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def path(self) -> Path:
-        """The path of the image."""
-        return Path(self.image.path)
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -145,25 +134,18 @@ class ImageCase:
         except CommandFailedError:
             return Contents()
 
-    @property
-    def expected(self) -> dict[str, str]:
-        """The modules that the manifest lists, and their versions."""
-        return dict(self.image.manifest.frameworks) if self.image.manifest else {}
-
     @cached_property
     def results(self) -> Results:
         """The results of the checks in the image: its own, and the usual ones that it lacks."""
         results = Results()
         try:
             contents = self.contents = self._ask(results, SCRIPT, _OWN_CHECKS)
-            wanted = tuple(self.expected) or contents.modules
-            modules = [name for name in wanted if name not in results.frameworks]
+            modules = [name for name in contents.modules if name not in results.frameworks]
             lacks = list_lacks(contents, modules, self.local_gpus)
             calls = [
                 call
                 for call in usual_checks(contents, modules)
-                if not lacks[call.name]
-                and (not results.find(call.name) or (call.name == "imports" and self.expected))
+                if not lacks[call.name] and not results.find(call.name)
             ]
             if calls:
                 self._ask(results, runner_script(calls, contents.modules, MOUNTED))
@@ -179,9 +161,8 @@ class ImageCase:
             check: its name.
             gpus: the number of GPUs for NCCL; None: those of this machine.
         """
-        modules = tuple(self.expected) or self.contents.modules
         count = self.local_gpus if gpus is None else gpus
-        return list_lacks(self.contents, modules, count, self.controllers)[check]
+        return list_lacks(self.contents, self.contents.modules, count, self.controllers)[check]
 
     @property
     def mpi(self) -> tuple[str, ...]:

@@ -13,13 +13,10 @@ from datetime import datetime, timezone
 from msgspec.structs import replace
 
 from toolkit.checks import Result, failed
-from toolkit.errors import BuildError, ToolkitError
 from toolkit.images.store import store
-from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
-from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
-from toolkit.images.verify.checks import AT_BUILD, CHECKS, check_labels
-from toolkit.images.verify.own_checks import OWN_CHECKS, Results, ask
+from toolkit.images.verify.case import ImageCase, SiteOffer
+from toolkit.images.verify.checks import AT_BUILD, CHECKS
 from toolkit.model.image import Manifest, Verdict
 from toolkit.shell import Progress
 
@@ -93,51 +90,18 @@ def no_site() -> tuple[None, str]:
     return None, "no site was asked for"
 
 
-def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
-    """Run the checks that an image carries, and save the results in its manifest, if it has one.
-
-    Args:
-        image: The image.
-        progress: Announces a wait for the image's lock.
-
-    Raises:
-        BuildError: The image has no checks, or did not run.
-        NeedsInstallError: Apptainer is not installed.
-    """
-    results, case = Results(), local_case(image)
-    ask(image.path, results, OWN_CHECKS, action=case.action)
-    if not any(check.name != "checks" for check in results.checks):
-        raise BuildError(
-            f"the image {image.name} has no checks of its own, or does not run",
-            place=image.path,
-            details=(*results.own, *(check.message for check in results.checks)),
-        )
-    if image.manifest is not None:
-        results.checks.insert(0, check_labels.only(case))
-    made = tuple(map(to_verdict, results.checks))
-    save(image, made, progress, results.frameworks, results.gpu_code)
-    return made
-
-
 def save(
     image: StoredImage,
     made: tuple[Verdict, ...],
     progress: Progress,
-    frameworks: Mapping[str, str] = {},  # never changed
-    gpu_code: Mapping[str, tuple[str, ...]] = {},  # never changed
+    gpu_code: Mapping[str, tuple[str, ...]],
 ) -> None:
     """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
 
     def verified(manifest: Manifest) -> Manifest:
-        pythons = manifest.pythons
-        if not pythons:  # built before manifests recorded them
-            with suppress(ToolkitError):
-                pythons = read_contents(image.path).pythons
         return replace(
             manifest,
             verified=merged(manifest.verified, made),
-            pythons=pythons,
-            frameworks={**manifest.frameworks, **frameworks},
             gpu_code={**manifest.gpu_code, **gpu_code},
         )
 
