@@ -274,8 +274,6 @@ def test_a_driver_against_cuda(cuda, drivers, base, compat, outcome, says):
     assert (answer.outcome, says in answer.message) == (outcome, True), answer
 
 
-
-
 def test_what_could_not_be_checked_does_not_put_out_what_was_found():
     before = (Verdict(name="a", outcome="passed"), Verdict(name="b", outcome="passed", site="x"))
     now = (

@@ -25,7 +25,6 @@ from toolkit.text import logins
 ROOT = "/mnt"  # exists and is empty in every Debian; definitions read settings there
 CERTIFICATES = "ca-certificates.crt"
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
-_KEYRINGS = Path("/usr/share/keyrings")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
@@ -104,17 +103,11 @@ def debootstrap_command() -> tuple[str, ...]:
     Without Debian's keys, debootstrap only warns and continues by default.
 
     Raises:
-        NeedsInstallError: debootstrap or Debian's keys are not installed.
+        NeedsInstallError: debootstrap is not installed.
     """
     program = shell.which("debootstrap")
     if program is None:
         raise NeedsInstallError("debootstrap is not installed here", next_step="toolkit setup")
-    if not any(_KEYRINGS.glob("debian-archive-keyring.*")):
-        raise NeedsInstallError(
-            "the keys of Debian's archive are not installed, so a Debian base cannot be verified",
-            place=str(_KEYRINGS),
-            next_step="toolkit setup (package debian-archive-keyring)",
-        )
     return program, "--force-check-gpg"
 
 

@@ -13,27 +13,24 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import pwd
 import socket
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BuildError, BusyError, ForbiddenError
-from toolkit.quoting import shell
 from toolkit.shell import Progress
-from toolkit.units import human_time
+from toolkit.text import one_line
 
 _POLL = 0.5  # seconds between two attempts
 # Errors of file systems that are mounted without locks, of NFS without its lock daemon, and of
 # kernels or gateways without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_NO_LOCK_FILE = (errno.ELOOP, errno.EISDIR, errno.EINVAL)
+_LONGEST = 300  # bytes of what a holder writes about itself
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -106,14 +103,10 @@ def require_writable(directory: Path) -> None:
 def forbidden(path: Path, error: OSError) -> ForbiddenError:
     """Return the error for a file or directory of images that this user may not write."""
     place = path if os.path.lexists(path) else path.parent
-    wanted = "for write permission" if place.is_dir() else f"to run: chmod g+rw {shell(place)}"
-    if error.errno in _NO_LOCK_FILE:
-        wanted = f"to remove it: rm -r {shell(place)}"
-    next_step = f"ask {_name(place)} {wanted}; or set TOOLKIT_IMAGES to a directory of your own"
     return ForbiddenError(
         f"{place} cannot be used: {error.strerror}",
         place=str(place),
-        next_step=next_step,
+        next_step="ask its owner; or set TOOLKIT_IMAGES to a directory of your own",
     )
 
 
@@ -132,14 +125,6 @@ def _share(handle: int, directory: os.stat_result, mode: int) -> None:
     with suppress(OSError):  # another made it at the same moment, or we are not of the group
         os.fchown(handle, -1, directory.st_gid)
         os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | mode)
-
-
-def _name(path: Path) -> str:
-    uid = path.lstat().st_uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def lock_path(image: Path) -> Path:
@@ -173,40 +158,22 @@ def hold_image(
     path = lock_path(image)
     handle = open_lock(path)
     try:
-        _take(handle, fcntl.LOCK_EX, image, wait, next_step)
+        _take(handle, image, wait, next_step)
         _sign(handle, action)
         try:
             yield
         finally:
-            with suppress(OSError):  # readers that come after may not be able to sign
+            with suppress(OSError):  # who comes after may not be able to sign
                 os.truncate(handle, 0)
     finally:
         os.close(handle)
 
 
-@contextmanager
-def hold_for_reading(image: Path, action: str, wait: Progress) -> Iterator[None]:
-    """Keep others from changing an image while it is read; those who also read may.
-
-    An image is read all the same if it has no lock, since nothing has ever changed it, if this
-    user may not use its lock, or if the file system has no locks.
-    """
-    path = lock_path(image)
-    with ExitStack() as stack:
-        with suppress(BuildError, ForbiddenError):
-            if path.exists():
-                handle = open_lock(path)
-                stack.callback(os.close, handle)
-                _take(handle, fcntl.LOCK_SH, image, wait, "")
-                _sign(handle, action)
-        yield
-
-
-def _take(handle: int, how: int, image: Path, wait: Progress | None, next_step: str) -> None:
+def _take(handle: int, image: Path, wait: Progress | None, next_step: str) -> None:
     path, is_announced = lock_path(image), False
     while True:
         try:
-            lock(handle, how | fcntl.LOCK_NB, path)
+            lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
             return
         except BlockingIOError:
             name = image.name.removesuffix(".sif")
@@ -224,21 +191,13 @@ def _take(handle: int, how: int, image: Path, wait: Progress | None, next_step: 
 
 def _sign(handle: int, action: str) -> None:
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    text = json.dumps(
-        {"action": action, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
-    )
+    text = f"{action} by process {os.getpid()} on {socket.gethostname()} since {since}"
     with suppress(OSError):  # another user's lock may be open for reading only
         os.truncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
 
 
 def _holder(handle: int) -> str:
-    """Return what the lock's holder does: ``built by process 4711 on node1, for 2:05``."""
-    try:
-        holder = json.loads(os.pread(handle, 4096, 0))
-        since = datetime.fromisoformat(holder["since"])
-        passed = max(0.0, (datetime.now(timezone.utc) - since).total_seconds())
-        who = f"by process {holder['pid']} on {holder['host']}, for {human_time(passed)}"
-        return f"{holder.get('action', 'built')} {who}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "used by another process"
+    """Return what the lock's holder does: ``built by process 4711 on node1 since ...``."""
+    text = os.pread(handle, _LONGEST, 0).decode(errors="replace")
+    return one_line(text) or "used by another process"

@@ -34,7 +34,7 @@ def build_options(*, root: bool | None = None) -> tuple[str, ...]:
     if is_root and has_all_capabilities():
         return ()
     if None in map(subordinate_range, (_SUBUID, _SUBGID)) or shell.which("newuidmap") is None:
-        raise _not_allowed(is_root)
+        raise _not_allowed()
     return ("--fakeroot",)
 
 
@@ -59,7 +59,7 @@ def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
         return (), ()
     users, groups = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
     if users is None or groups is None:
-        raise _not_allowed(os.geteuid() == 0)
+        raise _not_allowed()
     return (0, os.getuid(), 1, 1, *users), (0, os.getgid(), 1, 1, *groups)
 
 
@@ -92,14 +92,10 @@ def _user_name() -> str:
         return str(os.getuid())
 
 
-def _not_allowed(is_root: bool) -> ForbiddenError:
+def _not_allowed() -> ForbiddenError:
     user = _user_name()
-    who = "root lacks capabilities on this machine, so it" if is_root else f"the user {user}"
-    has_helper = shell.which("newuidmap") is not None
-    commands = [] if has_helper else ["install the package uidmap (Red Hat: shadow-utils)"]
-    commands += [f"apptainer config fakeroot --add {user}"]
-    ask = "run" if is_root else "ask the administrator to run"
     return ForbiddenError(
-        f"{who} builds images in a user namespace (--fakeroot), which is not set up here",
-        next_step=f"{ask}: {'; '.join(commands)}",
+        f"{user} builds images in a user namespace (--fakeroot), which is not set up here",
+        next_step="ask the administrator to install newuidmap (package uidmap or shadow-utils), and"
+        f" to run: apptainer config fakeroot --add {user}",
     )

@@ -21,7 +21,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import hash_file, open_regular
-from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
+from toolkit.images.host.mutex import hold_image, lock_path
 from toolkit.images.host.workspace import MARKER, PREFIX, workspace
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
@@ -79,17 +79,16 @@ def _copy_here(path: Path, directory: Path, progress: Progress, mode: int) -> No
         raise ImageMissingError(reason, place=str(directory), next_step=f"mkdir -p {directory}")
     target = directory / path.name
     with workspace(directory) as place:
-        with hold_for_reading(path, "copied", progress):
-            progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-            try:
-                shutil.copyfile(path, place.sif)
-            except OSError as error:
-                kind = NoSpaceError if error.errno in NO_SPACE else ForbiddenError
-                reason = f"{path.name} cannot be written: {error.strerror or error}"
-                raise kind(reason, place=str(directory)) from None
-            if hash_file(place.sif) != hash_file(path):
-                raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
-            progress.end()
+        progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+        try:
+            shutil.copyfile(path, place.sif)
+        except OSError as error:
+            kind = NoSpaceError if error.errno in NO_SPACE else ForbiddenError
+            reason = f"{path.name} cannot be written: {error.strerror or error}"
+            raise kind(reason, place=str(directory)) from None
+        if hash_file(place.sif) != hash_file(path):
+            raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
+        progress.end()
         place.sif.chmod(mode)
         with hold_image(target, "copied", wait=progress):
             store.publish(place.sif, directory, path.name.removesuffix(".sif"))
@@ -104,7 +103,7 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
         raise UsageError(f"{host!r} is not a host name", place="TO")
     target = Path(directory) / path.name
     _, note, _ = store.paths_of(target)
-    with hold_for_reading(path, "copied", progress), open_regular(path) as stream:
+    with open_regular(path) as stream:
         progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
         script = _RECEIVE.format(
             scratch=quoted(str(target.with_name(f"{PREFIX}{secrets.token_hex(4)}"))),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import NoSpaceError, UsageError
-from toolkit.images.host.mutex import hold_for_reading, hold_image
+from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
@@ -60,7 +60,7 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
         )
     place = foreign.parse_image(target, "TO")
     path = Path(image.path)
-    with workspace(store.images_directory()) as space, hold_for_reading(path, "pushed", progress):
+    with workspace(store.images_directory()) as space:
         progress.begin("push", f"{image.name}, {human_size(path.stat().st_size)}")
         _apptainer("push", place, [image.path, f"oras://{place.pinned}"], space)
         progress.end()
