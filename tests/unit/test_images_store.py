@@ -219,7 +219,6 @@ def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted, tmp_path):
 
     usage.note(image, usage.Use(RUN, 7, "local"))
     assert usage.last_used(image) > 0
-    assert set(usage.unfinished(image)) <= {RUN, LONG}
     assert set(usage.unfinished(image, holds)) <= {LONG}
     usage.forget(image)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before

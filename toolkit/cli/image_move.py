@@ -182,32 +182,26 @@ def remove(name: str, force: bool) -> None:
 
 @click.command("prune")
 @click.option(
-    "--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w."
-)
-@click.option(
-    "--unused-for",
-    metavar="AGE",
-    help="Images that no run used for so long. With --older-than, both must hold.",
+    "--unused-for", metavar="AGE", help="Images that no run used for so long: 30d, 12h, 8w."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
-def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
-    """Remove old or unused images, and old logs of failed builds.
+def prune(unused_for: str | None, dry_run: bool, as_json: bool) -> None:
+    """Remove unused images, and what killed builds and transfers left.
 
-    Logs of builds go a week after the failure. Without an age no image is removed, and an image of
-    a run that has not ended, or that another process works on, is never removed. What killed builds
-    and transfers have left goes, too. For the cache of builds, see toolkit image cache.
+    Without an age no image is removed, and an image of a run that has not ended, or that another
+    process works on, is never removed. For the cache of builds, see toolkit image cache.
 
     \b
-    Examples:
+    Example:
       toolkit image prune --unused-for 30d --dry-run
-      toolkit image prune --older-than 90d --unused-for 30d
     """
-    ages = {
-        "older_than": pruning.seconds(older_than, "--older-than") if older_than else None,
-        "unused_for": pruning.seconds(unused_for, "--unused-for") if unused_for else None,
-    }
-    candidates = pruning.prune(store.images_directory(), holds=holds_image, dry_run=dry_run, **ages)
+    candidates = pruning.prune(
+        store.images_directory(),
+        unused_for=pruning.seconds(unused_for, "--unused-for") if unused_for else None,
+        holds=holds_image,
+        dry_run=dry_run,
+    )
     freed = sum(candidate.size for candidate in candidates if not candidate.reason_to_keep)
     done = "would be removed" if dry_run else "removed"
     rows = [

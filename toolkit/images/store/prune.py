@@ -1,4 +1,4 @@
-"""Removal of images by age and use.
+"""Removal of images by use.
 
 All files of an image are removed together, but for its lock, which stays for ever; and never an
 image that a run uses, or that another process works on.
@@ -10,8 +10,6 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,16 +27,13 @@ Holds = Callable[[usage.Use], bool]
 _DAY = 86400.0
 _UNITS = {"h": 3600.0, "d": _DAY, "w": 7 * _DAY, "m": 30 * _DAY}
 _AGE = re.compile(r"(\d+)([hdwm])\Z")
-FAILED_LOG = ".failed.log"
-_LOG_DAYS = 7.0  # a failed build's log is of use for so long
-_NOTE_DAYS = 180.0  # so are checks of an image in another directory, which may be gone
 
 
 class Removal(Model, frozen=True, kw_only=True):
-    """An image or a log that can be removed.
+    """An image that can be removed.
 
     Attributes:
-        name: of the image, or of the log.
+        name: of the image.
         paths: its files.
         size: of all of them, in bytes.
         why: the reason for its removal, as a message.
@@ -71,23 +66,16 @@ def seconds(age: str, place: str) -> float:
 
 
 def prune(
-    directory: Path,
-    *,
-    older_than: float | None,
-    unused_for: float | None,
-    holds: Holds | None = None,
-    dry_run: bool = False,
+    directory: Path, *, unused_for: float | None, holds: Holds, dry_run: bool = False
 ) -> tuple[Removal, ...]:
-    """Remove images by age and use, old logs, and what killed processes left.
+    """Remove unused images, and what killed processes left.
 
-    Each image is judged and removed under its lock. The returned images and logs were removed, or
-    have a reason to be kept, such as a process that works on them.
+    Each image is judged and removed under its lock. The returned images were removed, or have a
+    reason to be kept, such as a process that works on them.
 
     Args:
         directory: of the images.
-        older_than: images that were built longer ago than so many seconds; None: not by age.
-        unused_for: images that nothing used for so many seconds; None: not by use. If both are
-            given, both must hold.
+        unused_for: images that nothing used for so many seconds; None: no image.
         holds: returns whether a run that left no outcome still uses its image.
         dry_run: remove nothing.
 
@@ -99,66 +87,46 @@ def prune(
     if not dry_run:
         require_writable(directory)
         sweep(directory)
-        _forget_elsewhere(directory)
     results: list[Removal] = []
     for image in _list_images(directory):
-        judge = partial(_judge, image, (older_than, unused_for), holds)
-        removals = judge()
-        if not dry_run and (lock_path(image).exists() or removals):
+        removal = _judge(image, unused_for, holds)
+        if not dry_run and (lock_path(image).exists() or removal):
             try:
                 with hold_image(image, "removed"):
-                    removals = judge()
-                    for removal in removals:
-                        if not removal.reason_to_keep:
-                            _unlink(removal)
+                    removal = _judge(image, unused_for, holds)
+                    if removal and not removal.reason_to_keep:
+                        _unlink(removal)
                     _settle(image)
             except (BusyError, ForbiddenError) as error:
-                for number, each in enumerate(removals):
-                    reason = each.reason_to_keep or error.cause
-                    removals[number] = replace(each, reason_to_keep=reason)
-        results += removals
+                if removal:
+                    reason = removal.reason_to_keep or error.cause
+                    removal = replace(removal, reason_to_keep=reason)
+        results += [removal] if removal else []
     return tuple(results)
 
 
-def _forget_elsewhere(directory: Path) -> None:
-    """Remove notes on images of other directories that nothing was added to for a long time."""
-    for note in directory.glob(f".*{store.ELSEWHERE}"):
-        with suppress(OSError):  # it is gone, or another user's
-            if time.time() - note.lstat().st_mtime > _NOTE_DAYS * _DAY:
-                note.unlink()
-
-
 def _list_images(directory: Path) -> list[Path]:
-    """Return the paths of images that exist, that failed to build, or that have a lock."""
+    """Return the paths of images that exist, or that have a lock."""
     names = {path.name.removesuffix(".sif") for path in directory.glob("*.sif")}
-    names |= {path.name.removesuffix(FAILED_LOG) for path in directory.glob(f"*{FAILED_LOG}")}
     names |= {path.name[1:].removesuffix(".lock") for path in directory.glob(".*.lock")}
     return [directory / f"{name}.sif" for name in sorted(names)]
 
 
-def _judge(
-    image: Path, ages: tuple[float | None, float | None], holds: Holds | None
-) -> list[Removal]:
-    """Return the removal of an image, or of the log of its build that failed, if it is due."""
-    now, log = time.time(), _failed_log(image)
-    if image.exists() and ages != (None, None):
-        passed = (now - image.stat().st_mtime, now - usage.last_used(image))
-        if all(limit is None or age >= limit for age, limit in zip(passed, ages, strict=True)):
-            runs = usage.unfinished(image, holds)
-            why = f"built {human_age(passed[0])} ago, used {human_age(passed[1])} ago"
-            name, reason = image.name.removesuffix(".sif"), f"used by {runs[0]}" if runs else ""
-            return [_removal(name, (*store.paths_of(image), log), why, reason)]
-    age = now - log.stat().st_mtime if log.exists() else 0.0
-    why = f"a build that failed {human_age(age)} ago"
-    return [_removal(log.name, (log,), why)] if age > _LOG_DAYS * _DAY else []
+def _judge(image: Path, unused_for: float | None, holds: Holds) -> Removal | None:
+    """Return the removal of an image if it is due."""
+    if unused_for is None or not image.exists():
+        return None
+    age = time.time() - usage.last_used(image)
+    if age < unused_for:
+        return None
+    runs = usage.unfinished(image, holds)
+    return _removal(image, f"used {human_age(age)} ago", f"used by {runs[0]}" if runs else "")
 
 
-def _failed_log(image: Path) -> Path:
-    return image.with_name(f"{image.name.removesuffix('.sif')}{FAILED_LOG}")
-
-
-def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str = "") -> Removal:
-    existing = [path for path in paths if os.path.lexists(path)]
+def _removal(image: Path, why: str, reason_to_keep: str = "") -> Removal:
+    name = image.name.removesuffix(".sif")
+    files = (*store.paths_of(image), image.with_name(f"{name}.failed.log"))
+    existing = [path for path in files if os.path.lexists(path)]
     return Removal(
         name=name,
         paths=tuple(map(str, existing)),
@@ -168,7 +136,7 @@ def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str =
     )
 
 
-def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> int:
+def remove(image: Path, *, force: bool = False, holds: Holds) -> int:
     """Remove an image with all its files, and return the number of bytes freed.
 
     Args:
@@ -192,7 +160,7 @@ def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> i
             raise ImageMissingError(
                 f"the image {image.name} does not exist", next_step="toolkit image list"
             )
-        removal = _removal(image.name, (*store.paths_of(image), _failed_log(image)), "")
+        removal = _removal(image, "")
         _unlink(removal)
         _settle(image)
     return removal.size

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,8 +25,6 @@ from toolkit.model.run import CLUSTER_NAME
 
 _DIRECTORY = ".used"
 _LONGEST = 4095  # bytes of a note, which is a path
-# Seconds after which a run is forgotten that left no trace of its end and has no directory.
-_FINISHED = 3600.0
 
 
 class Use(NamedTuple):
@@ -102,13 +99,12 @@ def last_used(image: Path) -> float:
     return max(times)
 
 
-def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple[Path, ...]:
+def unfinished(image: Path, holds: Callable[[Use], bool]) -> tuple[Path, ...]:
     """Return the runs of an image that have not ended, and forget those that have.
 
     Args:
         image: the SIF.
-        holds: asks Slurm whether a run that left no outcome still goes on. Without it, such a run
-            is taken to go on, and one whose directory is gone for an hour.
+        holds: asks Slurm whether a run that left no outcome still goes on.
     """
     runs, ended = list[Path](), list[Path]()
     with suppress(FileNotFoundError, NotADirectoryError), _opened(image) as notes:
@@ -118,11 +114,7 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
                 continue
             is_used = True  # of a run in a private directory, or of one that Slurm does not tell of
             with suppress(ToolkitError, OSError):
-                is_used = not (use.run / "outcome.json").exists() and (
-                    holds(use)
-                    if holds
-                    else use.run.exists() or time.time() - path.lstat().st_mtime <= _FINISHED
-                )
+                is_used = not (use.run / "outcome.json").exists() and holds(use)
             if is_used:
                 runs.append(use.run)
             else:
