@@ -62,7 +62,7 @@ ACTING = frozenset(
             "notebook start",
         ),
         *(f"cluster {name}" for name in "cut down exec join kill start up".split()),
-        *(f"image {name}" for name in "build check copy import lock new".split()),
+        *(f"image {name}" for name in "build copy import lock new".split()),
         *(f"image {name}" for name in "prune pull push remove sign verify".split()),
         *("image verify-signature", "site init", "site use"),
         *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),

@@ -20,6 +20,7 @@ from toolkit.images.builder.apptainer import layered
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host.host_config import HostConfig
+from toolkit.images.host.privilege import build_options
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, HOST_WHEELS, WHEELS
@@ -150,8 +151,9 @@ def test_the_image_is_what_apptainer_makes_of_its_definition(store: Tiny) -> Non
     )
     definition, image = store.place / "tiny.def", store.images / "tiny.sif"
     definition.write_text(store.run("render", store.place / "tiny.toml").stdout)
-    words = ("apptainer", "build", "--force", *(("--fakeroot",) if store.become else ()))
-    subprocess.run([*store.become, *words, image, definition], env=store.environment(), check=True)
+    words = [*store.become, "apptainer", "build", "--force"]
+    words += ("--fakeroot",) if store.become else build_options()
+    subprocess.run([*words, image, definition], env=store.environment(), check=True)
     flat = tree(store)
     unequal = {name for name in layered.keys() | flat.keys() if layered.get(name) != flat.get(name)}
     # What says when and how it was built.

@@ -152,15 +152,12 @@ def _lines(key: str, value: Any) -> list[str]:
 def search(words: tuple[str, ...], as_json: bool) -> None:
     """Find recipes, images and NVIDIA's NGC releases.
 
-    A word is searched in names and summaries. A filter is a fact and a value: framework, version,
-    python, cuda, nccl, openmpi, driver, release, ubuntu, horovod, kind; with : = < > <= >=. An
-    entry whose value of a fact is not known does not match.
+    Every word is searched in names and summaries.
 
     \b
     Examples:
       toolkit image search pytorch
-      toolkit image search framework:pytorch 'cuda>=12' python:3.10
-      toolkit image search 'driver<=470'
+      toolkit image search ngc 'cuda 12' 'python 3.10'
     """
     matches = matching(catalogue_entries(), words)
     if not matches and not as_json:
@@ -186,9 +183,8 @@ def path(name: str) -> None:
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option("--quick", is_flag=True, help="Do not unpack; treat files of the same size as equal.")
-@click.option("--all", "every", is_flag=True, help=f"Show all; without it, {_MOST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print all differences as JSON.")
-def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> None:
+def diff(before: str, after: str, quick: bool, as_json: bool) -> None:
     """Compare two images: packages, labels, environment, files.
 
     The exit code is 1 if they differ.
@@ -199,12 +195,12 @@ def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> No
       toolkit image diff old.sif new.sif --quick
     """
     difference = compare(find(before), find(after), read=not quick)
-    console.result(difference, "\n".join(_describe(difference, every)), as_json=as_json)
+    console.result(difference, "\n".join(_describe(difference)), as_json=as_json)
     if not difference.identical:
         raise SystemExit(1)
 
 
-def _describe(difference: Difference, every: bool) -> Iterator[str]:
+def _describe(difference: Difference) -> Iterator[str]:
     """Yield the lines about what two images have different."""
     if difference.identical:
         yield "identical contents: the file systems are the same in every byte"
@@ -217,20 +213,13 @@ def _describe(difference: Difference, every: bool) -> Iterator[str]:
             if change.kind == kind
         ]
         if rows:
-            yield console.table((kind.upper(), "A", "B"), rows if every else rows[:_MOST])
-            yield (
-                f"and {len(rows) - _MOST} more: --all\n" if len(rows) > _MOST and not every else ""
-            )
-    if difference.contents:
-        times = f"{difference.times} have another modification time"
-        yield f"the files have the same contents; {times}"
-        return
-    changed = ", ".join(f"{counts[kind]} {kind}" for kind in counts)
-    yield changed or "no file differs by its name, kind, size or owner"
-    if difference.times:
-        yield f"{difference.times} files differ only in their modification time"
-    if difference.uncompared:
-        yield f"the contents of {difference.uncompared} files of the same size were not compared"
+            yield console.table((kind.upper(), "A", "B"), rows[:_MOST])
+            yield f"and {len(rows) - _MOST} more: --json\n" if len(rows) > _MOST else ""
+    yield ", ".join(f"{counts[kind]} {kind}" for kind in counts)
+    if not counts["files"] and difference.contents:
+        yield "the files have the same contents"
+    if not difference.contents:
+        yield "files of the same size count as equal"
 
 
 @click.command("sbom")
@@ -245,8 +234,7 @@ def _describe(difference: Difference, every: bool) -> Iterator[str]:
 def sbom(name: str, output: Path | None) -> None:
     """Print the contents of an image as a bill of materials.
 
-    The format is CycloneDX 1.6, in JSON. A build puts it into the image; of an image of another
-    tool it is made now.
+    The format is CycloneDX 1.6, in JSON. A build puts it into the image.
 
     \b
     Example:

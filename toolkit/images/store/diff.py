@@ -9,7 +9,7 @@ import filecmp
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,7 +29,7 @@ Kind = Literal["packages", "labels", "environment", "files"]
 _PATIENCE = 3600.0  # seconds
 _LINE = re.compile(
     r"(?P<mode>[bcdlps-][rwxsStT-]{9}) (?P<owner>\S+)\s+(?P<size>\d+(?:,\s*\d+)?) "
-    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) squashfs-root(?P<path>/.*|)"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d squashfs-root(?P<path>/.*|)"
 )
 
 
@@ -40,12 +40,10 @@ class Entry(NamedTuple):
         facts: all that is compared: mode, owner and size, but for directories, whose size is that
             of their lists; and the target of a symbolic link.
         size: in bytes, of a regular file; else 0.
-        time: of its last change.
     """
 
     facts: str
     size: int
-    time: str
 
 
 class Change(Model, frozen=True, kw_only=True):
@@ -68,16 +66,12 @@ class Difference(Model, frozen=True, kw_only=True):
 
     Attributes:
         identical: their file systems are the same in every byte.
-        contents: every file is the same but for times; None: contents were not compared.
-        times: how many files differ in nothing but their time.
-        uncompared: files whose contents could not be read on this machine.
+        contents: contents of files were compared, too.
     """
 
     identical: bool
-    contents: bool | None
+    contents: bool = True
     changes: tuple[Change, ...] = ()
-    times: int = 0
-    uncompared: int = 0
 
 
 def compare(
@@ -98,7 +92,7 @@ def compare(
     """
     before, after = Path(first.path), Path(second.path)
     if partition_digest(before) == partition_digest(after):
-        return Difference(identical=True, contents=True)
+        return Difference(identical=True)
     changes = compare_values("packages", _packages(first), _packages(second))
     was, now = inspect(before), inspect(after)
     changes += compare_values("labels", was["labels"], now["labels"])
@@ -106,20 +100,14 @@ def compare(
     changes += compare_values("environment", *scripts)
     entries = (_list_files(before), _list_files(after))
     with ExitStack() as stack:
-        same = _unpack(before, after, entries, stack) if read else lambda _: None
-        changed, times, unknown = compare_files(*entries, same)
-    return Difference(
-        identical=False,
-        contents=not changed and not unknown if read else None,
-        changes=(*changes, *changed),
-        times=times,
-        uncompared=unknown,
-    )
+        differs = _unpack(before, after, entries, stack) if read else lambda _: ""
+        changes += compare_files(*entries, differs)
+    return Difference(identical=False, contents=read, changes=tuple(changes))
 
 
 def _unpack(
     before: Path, after: Path, entries: Iterable[Mapping[str, Entry]], stack: ExitStack
-) -> Callable[[str], bool | None]:
+) -> Callable[[str], str]:
     """Unpack two images until the stack ends, and return what compares the contents of a file."""
     images = store.images_directory()
     images.mkdir(parents=True, exist_ok=True)
@@ -130,12 +118,14 @@ def _unpack(
         # Files that this user may not create, such as devices, are left out.
         _unsquashfs(path, "-q", "-n", "-no-xattrs", "-d", place / name)
 
-    def same(name: str) -> bool | None:
-        with suppress(OSError):
-            return filecmp.cmp(f"{place}/before{name}", f"{place}/after{name}", shallow=False)
-        return None
+    def differs(name: str) -> str:
+        try:
+            same = filecmp.cmp(f"{place}/before{name}", f"{place}/after{name}", shallow=False)
+        except OSError as error:
+            return f"contents not compared: {error.strerror}"
+        return "" if same else "other contents"
 
-    return same
+    return differs
 
 
 def _packages(image: store.StoredImage) -> dict[str, str]:
@@ -181,35 +171,29 @@ def parse_listing(text: str) -> dict[str, Entry]:
             path, arrow, target = path.partition(" -> ")
             facts += f"{arrow}{target}"
         size = int(fields["size"]) if mode[0] == "-" else 0
-        entries[path or "/"] = Entry(facts, size, fields["time"])
+        entries[path or "/"] = Entry(facts, size)
     return entries
 
 
 def compare_files(
-    before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callable[[str], bool | None]
-) -> tuple[list[Change], int, int]:
-    """Return the changed files and two counts: files that differ in time only, and unknown ones.
+    before: Mapping[str, Entry], after: Mapping[str, Entry], differs: Callable[[str], str]
+) -> list[Change]:
+    """Return the changed files.
 
     Args:
         before: the entries of the first image.
         after: the entries of the second image.
-        same: returns whether the contents of a file that is in both with the same size are the
-            same; None: unknown.
+        differs: returns how the contents of a file that is in both with the same size differ.
     """
     changes: list[Change] = []
-    times = unknown = 0
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         was, now = old.facts if old else "", new.facts if new else ""
-        equal = same(path) if old and new and 0 < old.size == new.size else True
-        if was == now and equal is False:
-            now = "other contents"
+        if old and new and was == now and old.size:
+            now = differs(path) or now
         if was != now:
             changes.append(Change(kind="files", name=path, before=was, after=now))
-        elif old and new:
-            unknown += equal is None
-            times += old.time != new.time
-    return changes, times, unknown
+    return changes
 
 
 def compare_values(kind: Kind, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:

@@ -1,31 +1,19 @@
-"""The rows of `image list` and `image search`: recipes, images and NGC releases.
-
-A search is of words and filters: ``pytorch cuda>=12 python:3.10``.
-"""
+"""The rows of `image list` and `image search`: recipes, images and NGC releases."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import ImageMissingError, MalformedInputError, UsageError
+from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.images.recipe import catalogue, library
-from toolkit.images.recipe.bases import Ngc
-from toolkit.images.recipe.catalogue import Release
 from toolkit.images.store import store
 from toolkit.model.base import Model
 from toolkit.model.image import Verdict
-from toolkit.units import compare
 
-FILTERS = (
-    *("framework", "version", "python", "cuda", "nccl", "openmpi"),
-    *("driver", "release", "ubuntu", "horovod", "kind"),
-)
-_FILTER = re.compile(r"(?P<name>[a-z]+)(?P<how>>=|<=|:|=|>|<)(?P<value>[^:=<>].*)\Z")
-_COMPARED = {">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}
+_SHOWN = ("version", "python", "cuda", "driver")  # facts of a release
 
 
 class Listed(Model, frozen=True, kw_only=True):
@@ -106,85 +94,34 @@ class CatalogueEntry(Model, frozen=True, kw_only=True):
         name: the name by which it is built, shown or pulled.
         kind: ``recipe``, ``image`` or ``release``.
         summary: one line.
-        facts: by the names of ``FILTERS``; unknown facts are left out.
     """
 
     name: str
     kind: str
     summary: str
-    facts: dict[str, str] = {}
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """Return all entries: recipes and images first."""
     entries: list[CatalogueEntry] = []
     for row in listing():
-        facts = {"framework": " ".join(row.frameworks)} if row.frameworks else {}
-        base = library.load(row.name).base if row.summary else None
-        if isinstance(base, Ngc):
-            facts = {**_facts(base.find_release()), **facts}
-        kind, summary = "image", row.state
-        if row.summary:
-            kind, summary = "recipe", f"{row.summary} ({row.state})"
-        entries.append(CatalogueEntry(name=row.name, kind=kind, summary=summary, facts=facts))
+        kind = "recipe" if row.summary else "image"
+        summary = f"{row.summary or ', '.join(row.frameworks)} ({row.state})"
+        entries.append(CatalogueEntry(name=row.name, kind=kind, summary=summary))
     for release in catalogue.list_releases():
-        facts = _facts(release)
-        known = (
-            f"{name} {facts[name]}"
-            for name in ("version", "python", "cuda", "driver")
-            if name in facts
+        known = ", ".join(
+            f"{name} {release.value(name)}" for name in _SHOWN if name in release.facts
         )
-        summary = f"NGC {release.framework} {release.release}: {', '.join(known)}"
-        entries.append(
-            CatalogueEntry(name=release.name, kind="release", summary=summary, facts=facts)
-        )
+        summary = f"NGC {release.framework} {release.release}: {known}"
+        entries.append(CatalogueEntry(name=release.name, kind="release", summary=summary))
     return tuple(entries)
 
 
-def _facts(release: Release) -> dict[str, str]:
-    known = {
-        name: value for name in FILTERS if name in release.facts and (value := release.value(name))
-    }
-    return {**known, "framework": release.framework, "release": release.release}
-
-
 def matching(entries: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[CatalogueEntry, ...]:
-    """Return the entries that match every word.
-
-    Raises:
-        UsageError: a word looks like a filter and is none, or names an unknown fact.
-    """
-    tests = [_test(word) for word in words]
-    return tuple(entry for entry in entries if all(test(entry) for test in tests))
-
-
-def _test(word: str) -> Callable[[CatalogueEntry], bool]:
-    match = _FILTER.match(word)
-    if not match and re.search(r"[:=<>]", word):
-        raise UsageError(
-            f"{word!r} is neither a word nor a filter",
-            place="WORDS",
-            next_step="FACT, one of : = < > <= >=, and VALUE, such as 'cuda>=12' or python:3.10",
-        )
-    if not match:
-        return lambda entry: word.lower() in f"{entry.name} {entry.summary}".lower()
-    name, how, value = match["name"], match["how"], match["value"]
-    if name not in FILTERS:
-        raise UsageError(
-            f"nothing is known by {name}",
-            place=word,
-            choices=FILTERS,
-            value=name,
-            next_step=f"one of {', '.join(FILTERS)}",
-        )
-    return lambda entry: _fits(entry.kind if name == "kind" else entry.facts.get(name), how, value)
-
-
-def _fits(known: str | None, how: str, value: str) -> bool:
-    """Return whether a fact matches a filter; an unknown fact matches none."""
-    if known is None:
-        return False
-    if how in _COMPARED:
-        return compare(known, value) in _COMPARED[how]
-    is_version = how == ":" and value[0].isdigit()
-    return known.lower() == value.lower() or (is_version and compare(known, value) == 0)
+    """Return the entries that have every word in their name or summary."""
+    lowered = [word.lower() for word in words]
+    return tuple(
+        entry
+        for entry in entries
+        if all(word in f"{entry.name} {entry.summary}".lower() for word in lowered)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,9 +10,10 @@ from urllib.parse import quote
 import msgspec
 
 from toolkit import __version__
+from toolkit.errors import ImageMissingError
 from toolkit.images.sif import header as sif
-from toolkit.images.store.contents import Contents, read_contents
-from toolkit.images.store.sif_files import partition_digest, read_object
+from toolkit.images.store.contents import Contents
+from toolkit.images.store.sif_files import read_object
 from toolkit.images.store.store import BILL, StoredImage
 from toolkit.model.image import Manifest
 
@@ -102,24 +102,13 @@ def _license(text: str) -> _Json:
 
 
 def materials(image: StoredImage) -> str:
-    """Return the bill of materials of an image, in JSON: the one in it, else made now.
+    """Return the bill of materials in an image, in JSON.
 
     Raises:
-        BuildError: the image does not run, or does not list its contents.
-        NeedsInstallError: Apptainer is not installed.
+        ImageMissingError: the image has none.
     """
-    path = Path(image.path)
-    if document := read_object(path, sif.BILL, BILL):
-        return document.decode(errors="replace")
-    contents, manifest = read_contents(image.path), image.manifest
-    if manifest is None:
-        status, digest = path.stat(), partition_digest(path)
-        manifest = Manifest(
-            name=image.name,
-            sif_id="",
-            size=status.st_size,
-            recipe_hash=digest,
-            built=datetime.fromtimestamp(int(status.st_mtime), timezone.utc).isoformat(),
-            partition=digest,
-        )
-    return cyclonedx(msgspec.structs.replace(manifest, horovod=contents.horovod), contents)
+    document = read_object(Path(image.path), sif.BILL, BILL)
+    if not document:
+        reason = "no bill of materials is in the image: another tool built it"
+        raise ImageMissingError(reason, place=image.path)
+    return document.decode(errors="replace")
