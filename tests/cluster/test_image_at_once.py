@@ -64,7 +64,7 @@ def test_an_image_that_is_built_is_not_removed(built, building):
     ways = {
         ("remove", "tiny"): 75,
         ("remove", "tiny", "--force"): 75,
-        ("prune", "--unused-for", "0d"): 0,
+        ("prune", "--older-than", "0d"): 0,
     }
     for words, code in ways.items():
         done = built.run(*words)
@@ -166,7 +166,7 @@ def test_an_image_that_is_signed_is_not_removed(killed, built, held):
     refused = built.run("remove", "tiny")
     assert refused.returncode == 75
     assert re.search(HOLDER.format("signed", signing.pid), refused.stderr), refused.stderr
-    assert "kept" in built.run("prune", "--unused-for", "0d").stdout
+    assert "kept" in built.run("prune", "--older-than", "0d").stdout
     if killed:
         os.killpg(signing.pid, signal.SIGKILL)
         signing.communicate()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny
-from tests.cluster.test_image_layered import steps
+from tests.cluster.test_image_layered import steps, tree
 
 # Of the runtime, not of the image.
 RUNTIME = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "PS1", "TERM", "PWD", "HOME")
@@ -140,7 +140,7 @@ def scripts(image: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_has_what_its_base_has(store, kind):
+def test_an_image_has_what_its_base_has_in_layers_and_flat(store, kind):
     has_what_its_base_has(store, kind)
 
 
@@ -152,20 +152,38 @@ def has_what_its_base_has(store: Tiny, kind: str) -> None:
     base = KINDS[kind](store, store.place)
     greeted = 'hello > /greeted; echo "$TWICE" >> /greeted'
     recipe = recipe_on(store, base, greeted, more=MINE + steps(("second", "hello > /second")))
-    done = store.run("build", recipe)
-    assert done.returncode == 0, done.stderr
-    told = variables(store.images / "tiny.sif")
-    assert told["OF_THE_BASE"] == "a b"
-    assert told["MINE"] == '$1 "x"'
-    assert told["TWICE"] == "mine", "the recipe's variables come last"
-    assert "/opt/base/bin" in told["PATH"].split(":")
-    assert store.inside("/bin/cat", "/greeted", "/second") == "hello a b\nbase\nhello a b\n"
+    seen: dict[str, tuple[object, ...]] = {}
+    for how in ("layers", "flat"):
+        done = store.run("build", recipe, "--force", *(("--flat",) if how == "flat" else ()))
+        assert done.returncode == 0, done.stderr
+        image = store.images / "tiny.sif"
+        told = variables(image)
+        assert told["OF_THE_BASE"] == "a b"
+        assert told["MINE"] == '$1 "x"'
+        assert told["TWICE"] == "mine", "the recipe's variables come last"
+        assert "/opt/base/bin" in told["PATH"].split(":")
+        assert store.inside("/bin/cat", "/greeted", "/second") == "hello a b\nbase\nhello a b\n"
+        files = {
+            name: facts
+            for name, facts in tree(store).items()
+            # Apptainer binds these into a flat build.
+            if not name.startswith(("./.singularity.d/", "./tmp", "./var/tmp"))
+        }
+        seen[how] = (told, scripts(image), files)
+    assert seen["layers"] == seen["flat"]
 
 
-def test_an_image_whose_variables_were_lost_fails_its_build(tiny):
+@pytest.mark.parametrize(
+    ("kind", "command", "how"),
+    [
+        ("foreign", ": > /.singularity.d/env/90-environment.sh", "--flat"),
+        ("docker", "rm /.singularity.d/env/10-docker2singularity.sh", "--force"),
+    ],
+)
+def test_an_image_whose_variables_were_lost_fails_its_build(tiny, kind, command, how):
     _greeting(tiny)
-    command = "rm /.singularity.d/env/10-docker2singularity.sh"
-    done = tiny.run("build", recipe_on(tiny, KINDS["docker"](tiny, tiny.place), command, more=MINE))
+    recipe = recipe_on(tiny, KINDS[kind](tiny, tiny.place), command, more=MINE)
+    done = tiny.run("build", recipe, how)
     assert done.returncode == 74, done.stderr
     assert "the variable OF_THE_BASE is not set" in done.stderr
     assert "PATH lacks /opt/base/bin" in done.stderr
@@ -173,11 +191,12 @@ def test_an_image_whose_variables_were_lost_fails_its_build(tiny):
     assert (tiny.images / "tiny.failed.log").exists()
 
 
-def test_an_image_that_only_root_can_use_fails_its_build(tiny):
+@pytest.mark.parametrize("how", ["--force", "--flat"])
+def test_an_image_that_only_root_can_use_fails_its_build(tiny, how):
     """Its steps run as root, whom no mode keeps from anything; its users are others."""
     _greeting(tiny)
     Path(tiny.base, "bin/cat").chmod(0o700)
-    done = tiny.run("build", recipe_on(tiny, _foreign(tiny, tiny.place), "true", more=MINE))
+    done = tiny.run("build", recipe_on(tiny, _foreign(tiny, tiny.place), "true", more=MINE), how)
     assert done.returncode == 74, done.stderr
     assert "the image could not list its variables" in done.stderr
     assert not (tiny.images / "tiny.sif").exists()

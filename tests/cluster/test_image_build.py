@@ -274,11 +274,18 @@ def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
     nothing_runs(users_tiny)
 
 
-def test_a_check_has_shared_memory_that_is_not_the_hosts(tiny: Tiny) -> None:
+@pytest.mark.parametrize(("which", "layers"), [("tiny", ()), ("users_tiny", ("--flat",))])
+def test_a_check_has_shared_memory_that_is_not_the_hosts(
+    which: str, layers: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
     """As ranks on one node and the semaphores of Python's multiprocessing need it."""
+    store = request.getfixturevalue(which)
     kept = Path("/dev/shm", f"toolkit-check-{os.getpid()}")
-    recipe = tiny.recipe("true", checks=f'writes = "echo kept > {kept} && cat {kept}"')
-    done = tiny.run("build", recipe)
+    done = store.run(
+        "build",
+        store.recipe("true", checks=f'writes = "echo kept > {kept} && cat {kept}"'),
+        *layers,
+    )
     assert done.returncode == 0, done.stderr
     assert not kept.exists()
 

@@ -62,7 +62,7 @@ def test_a_build_makes_an_image_a_sif_and_its_manifest(
         f"{registry.name}/stand-in/tiny:22.03-py3",
     )
     assert known["base"] == {"reference": docked.base, "digest": digest.partition("@")[2]}
-    for step in ("base", "build", "convert", "checks", "pack"):
+    for step in ("base", "act", "convert", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
     said = inspect(str(docked.images / "tiny.sif"))["labels"]
     assert said["toolkit.recipe"] == "tiny"
@@ -162,7 +162,7 @@ def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Pa
         engine.end()
         _, said = process.communicate(timeout=120)
         assert process.returncode == 74
-        assert "tiny could not be built: the step build failed" in said
+        assert "tiny could not be built: the step act failed" in said
         assert docked.left() == ["tiny.failed.log"]
         gone = docked.build(recipe)
         assert gone.returncode == 72

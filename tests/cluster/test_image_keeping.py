@@ -1,4 +1,4 @@
-"""Images that travel and go: through a real registry, by a real sshd, and by use."""
+"""Images that travel and go: through a real registry, by a real sshd, and by age and use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_image_is_copied_to_a_directory(far, built, sshd, tmp_path):
     assert {path.name for path in there.iterdir()} == copied
 
 
-def test_images_go_by_use_and_never_below_a_run(built):
+def test_images_go_by_age_and_use_and_never_below_a_run(built):
     sif, run = built.images / "tiny.sif", built.place / "runs/train-0001"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
@@ -68,12 +68,11 @@ def test_images_go_by_use_and_never_below_a_run(built):
     assert "kept: used by" not in built.run("prune", "--unused-for", "30d").stdout, (
         "it was used a moment ago"
     )
-    os.utime(sif.parent / ".used/tiny", (old, old))
-    assert "kept: used by" in built.run("prune", "--unused-for", "30d").stdout
+    assert "kept: used by" in built.run("prune", "--older-than", "30d").stdout
     assert built.run("remove", "tiny").returncode == 75
     (run / "outcome.json").write_text("{}")
-    assert "would be removed" in built.run("prune", "--unused-for", "30d", "--dry-run").stdout
+    assert "would be removed" in built.run("prune", "--older-than", "30d", "--dry-run").stdout
     assert sif.exists()
-    assert "removed" in built.run("prune", "--unused-for", "30d").stdout
+    assert "removed" in built.run("prune", "--older-than", "30d").stdout
     assert not sif.exists()
-    assert built.run("prune", "--unused-for", "soon").returncode == 64
+    assert built.run("prune", "--older-than", "soon").returncode == 64

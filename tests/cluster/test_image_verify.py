@@ -23,6 +23,8 @@ def test_the_real_image_is_proven_on_two_nodes(toolkit, pytorch_image, shared_di
     passed = {name for name, (outcome, _) in found.items() if outcome == "passed"}
     here = {
         "manifest",
+        "size",
+        "labels",
         "entrypoint",
         "imports",
         "user-site",

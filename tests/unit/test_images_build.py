@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,16 @@ import pytest
 from tests.progress import Silent
 from toolkit import shell
 from toolkit.checks import failed
-from toolkit.errors import ForbiddenError, NoSpaceError
+from toolkit.errors import BuildError, ForbiddenError, NoSpaceError
 from toolkit.images.builder import build as building
-from toolkit.images.builder.apptainer import programs
+from toolkit.images.builder.apptainer import apptainer, layered, programs
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config as host
 from toolkit.images.host import mutex, privilege, workspace
 from toolkit.images.host.mutex import hold_image
+from toolkit.images.recipe import library
 from toolkit.images.recipe.recipe import Space
 from toolkit.images.verify.own_checks import Results
 
@@ -47,7 +50,15 @@ def fed(step: str, text: str) -> tuple[Reader, int]:
     """Feed a log to a reader in this step; return it, and how many checks ended."""
     reader = Reader()
     reader.enter(step)
-    return reader, sum(map(reader.feed, text.splitlines()))
+    return reader, [reader.feed(line) for line in text.splitlines()].count("check")
+
+
+def test_a_log_tells_the_steps_and_only_the_next_one_is_believed():
+    reader = Reader(["apt", "pip", "pack"], "base")
+    begun = []
+    for line in ("==> apt: zip", "==> pack: a lie", "==> pip: x", "INFO:    Creating SIF file..."):
+        begun += [reader.step] if reader.feed(line) == "step" else []
+    assert begun == ["apt", "pip", "pack"]
 
 
 def test_a_log_tells_the_command_and_the_end():
@@ -77,6 +88,40 @@ class Said(Silent):
 
     def say(self, subject: str, text: str) -> None:
         self.lines.append(f"{subject} {text}")
+
+
+def decided(
+    monkeypatch: pytest.MonkeyPatch, images: Path, reason: str, outcome: object
+) -> tuple[list[str], list[str]]:
+    """Build on a machine without layers for this reason; return which ways were tried, and what was said."""
+    tried: list[str] = []
+
+    def in_layers(*_: object) -> object:
+        tried.append("layers")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(building, "why_no_layers", lambda *_: reason)
+    monkeypatch.setattr(layered, "build", in_layers)
+    monkeypatch.setattr(apptainer, "build", lambda *_: tried.append("flat"))
+    said = Said()
+    with workspace.workspace(images) as place, suppress(BuildError):
+        follower = Follower("x", images / "log", said)
+        task = BuildTask(library.load("pytorch_cpu"), None, None, place, follower)
+        building._run(task, said, "apptainer", flat=False)
+    return tried, said.lines
+
+
+def test_a_build_is_flat_if_layers_are_impossible_which_is_said(monkeypatch, tmp_path):
+    tried, said = decided(monkeypatch, tmp_path, "no overlays", None)
+    assert tried == ["flat"]
+    assert said[0].startswith("flat no overlays: Apptainer does not confine the steps")
+
+
+@pytest.mark.parametrize("cause", ["exit code 124", "namespaces: Operation not permitted"])
+def test_a_build_that_fails_in_layers_is_never_repeated_flat(monkeypatch, tmp_path, cause):
+    assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
 
 
 def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(monkeypatch, tmp_path):
@@ -311,6 +356,14 @@ def test_a_password_renames_no_package(tmp_path):
     assert (tmp_path / "log").read_text() == "by ****\n"
 
 
+def test_without_bubblewrap_there_are_no_layers(tmp_path, monkeypatch):
+    monkeypatch.setattr(shell, "which", lambda name: None if name == "bwrap" else f"/bin/{name}")
+    with workspace.workspace(tmp_path / "images") as place:
+        follower = Follower("tiny", tmp_path / "log", Silent())
+        reason = programs.why_no_layers(place, follower)
+    assert reason == "bubblewrap is not installed (toolkit setup installs it)"
+
+
 def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(tmp_path, monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: f"/bin/{name}")
     (tmp_path / "real").mkdir()
@@ -318,7 +371,8 @@ def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(tmp_path, 
         link = Path(place, "link")
         link.symlink_to(tmp_path / "real")
         with workspace.workspace(tmp_path / "images") as space:
-            words = programs.fence_command(space, (str(link),), "/")
+            follower = Follower("tiny", tmp_path / "log", Silent())
+            words = programs.fence_command(space, follower, (str(link),), "/")
     assert f"--ro-bind {link} {link}" in " ".join(words)
 
 

@@ -60,7 +60,7 @@ def test_nobody_removes_what_another_works_on(images):
     before = sorted(images.iterdir())
     with pytest.raises(BusyError, match="the image x is being used by another process"):
         prune.remove(images / "x.sif", force=True, holds=bool)
-    (kept,) = prune.prune(images, unused_for=0.0, holds=bool)
+    (kept,) = prune.prune(images, older_than=0.0, unused_for=None, holds=bool)
     assert "used by another process" in kept.reason_to_keep
     assert sorted(images.iterdir()) == before
     assert (images / ".x.lock").stat().st_ino == inode
@@ -76,7 +76,7 @@ def test_the_lock_of_a_removed_image_stays(images, way):
         with pytest.raises(ImageMissingError):
             prune.remove(images / "x.sif", holds=bool)
     else:
-        prune.prune(images, unused_for=0.0, holds=lambda _: False)
+        prune.prune(images, older_than=0.0, unused_for=None, holds=lambda _: False)
     assert [path.name for path in images.iterdir() if path.is_file()] == [".x.lock"]
     assert [path for path in images.rglob("*") if path.is_file()] == [images / ".x.lock"]
     assert (images / ".x.lock").stat().st_ino == inode
@@ -93,7 +93,7 @@ def test_an_image_that_is_built_while_prune_looks_is_judged_again(images, monkey
         return hold_image(image, action)
 
     monkeypatch.setattr("toolkit.images.store.prune.hold_image", late)
-    assert prune.prune(images, unused_for=86400.0, holds=bool) == ()
+    assert prune.prune(images, older_than=86400.0, unused_for=None, holds=bool) == ()
     assert store.find("x").manifest == manifest("x", OTHER)
 
 
@@ -173,7 +173,7 @@ def test_nothing_is_written_to_what_the_owner_of_an_image_put_in_place_of_a_note
 
 KILLED = {
     "remove": "prune.remove(images / 'x.sif', force=True, holds=bool)",
-    "prune": "prune.prune(images, unused_for=0.0, holds=bool)",
+    "prune": "prune.prune(images, older_than=0.0, unused_for=None, holds=bool)",
     **dict.fromkeys(
         ("replace", "first"),
         """\
@@ -215,7 +215,7 @@ def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(action, tmp
         assert action in ("remove", "prune") or killed.unsynced == ()
         seen.add(sif_id)
         assert not killed.ended or sif_id == after
-        prune.prune(images, unused_for=None, holds=bool)
+        prune.prune(images, older_than=None, unused_for=None, holds=bool)
         left = {path.name for path in images.iterdir() if path.name != ".used"}
         expected = {"x.sif", "x.log"} if sif_id else set()
         maybe = {".x.note.json"} if sif_id else set()
@@ -243,9 +243,9 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     for directory in dead:
         directory.mkdir(parents=True)
         (directory / workspace.MARKER).touch()
-    prune.prune(images, unused_for=None, holds=bool, dry_run=True)
+    prune.prune(images, older_than=None, unused_for=None, holds=bool, dry_run=True)
     assert all(directory.exists() for directory in dead)
-    prune.prune(images, unused_for=None, holds=bool)
+    prune.prune(images, older_than=None, unused_for=None, holds=bool)
     assert list(scratch.iterdir()) == []
     kept = {"x.sif"} if name != "x" else set()
     assert {path.name for path in images.iterdir()} == others | kept | {f".{name}.lock"}

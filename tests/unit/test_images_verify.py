@@ -175,7 +175,7 @@ def test_one_start_of_an_image_tells_all(printed, code, outcomes, monkeypatch):
 
     monkeypatch.setattr(shell, "run", run)
     monkeypatch.setattr(shell, "require_apptainer", lambda: "apptainer")
-    monkeypatch.setattr("toolkit.images.verify.verdicts.CHECKS", CHECKS[1:])
+    monkeypatch.setattr("toolkit.images.verify.verdicts.CHECKS", CHECKS[3:])
     given = ImageCase(image=StoredImage(name="x", path="/x.sif"))
     given.labels = {}
     made = {verdict.name: verdict.outcome for verdict in verdicts(given)}

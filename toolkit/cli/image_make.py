@@ -42,6 +42,12 @@ directory_option = click.option(
     help="Program that builds. docker: Docker, whose image becomes a SIF.",
 )
 @click.option(
+    "--flat",
+    is_flag=True,
+    help="Pack the whole image, by Apptainer alone, which does not confine the steps; without this "
+    "option, only what changed is packed.",
+)
+@click.option(
     "--locked",
     is_flag=True,
     help="Build exactly what the recipe's lock says (toolkit image lock), the same file "
@@ -56,6 +62,7 @@ def build(
     name: str,
     force: bool,
     engine: Engine,
+    flat: bool,
     locked: bool,
     lock_file: str | None,
     no_wait: bool,
@@ -88,6 +95,7 @@ def build(
     options = BuildOptions(
         force=force,
         engine=engine,
+        flat=flat,
         wait=not no_wait,
         lock=lock_file or (str(lock_path(name)) if locked else None),
         find_site=find_site,

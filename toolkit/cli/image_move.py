@@ -182,22 +182,29 @@ def remove(name: str, force: bool) -> None:
 
 @click.command("prune")
 @click.option(
-    "--unused-for", metavar="AGE", help="Images that no run used for so long: 30d, 12h, 8w."
+    "--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w."
+)
+@click.option(
+    "--unused-for",
+    metavar="AGE",
+    help="Images that no run used for so long. With --older-than, both must hold.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
-def prune(unused_for: str | None, dry_run: bool, as_json: bool) -> None:
-    """Remove unused images, and what killed builds and transfers left.
+def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
+    """Remove old or unused images, and what killed builds and transfers left.
 
     Without an age no image is removed, and an image of a run that has not ended, or that another
     process works on, is never removed. For the cache of builds, see toolkit image cache.
 
     \b
-    Example:
+    Examples:
       toolkit image prune --unused-for 30d --dry-run
+      toolkit image prune --older-than 90d --unused-for 30d
     """
     candidates = pruning.prune(
         store.images_directory(),
+        older_than=pruning.seconds(older_than, "--older-than") if older_than else None,
         unused_for=pruning.seconds(unused_for, "--unused-for") if unused_for else None,
         holds=holds_image,
         dry_run=dry_run,

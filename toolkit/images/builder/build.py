@@ -11,9 +11,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from toolkit import shell
-from toolkit.errors import BuildError, UsageError
-from toolkit.images.builder.apptainer import layered
+from toolkit.errors import BuildError, ForbiddenError, UsageError
+from toolkit.images.builder.apptainer import apptainer, layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
+from toolkit.images.builder.apptainer.programs import why_no_layers
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import BuildTask, resolve_base
 from toolkit.images.host.host_config import collect_host_config
@@ -33,6 +34,7 @@ from toolkit.images.recipe.image_checks import (
 from toolkit.images.recipe.plan import with_keys
 from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store import sbom, store
+from toolkit.images.store.cache import Cache
 from toolkit.images.store.contents import (
     SCRIPT,
     Contents,
@@ -45,6 +47,7 @@ from toolkit.images.store.provenance import (
     find_existing,
     find_manifest,
     hash_lock,
+    tool_versions,
 )
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.case import local_case
@@ -67,6 +70,7 @@ class BuildOptions(Model, frozen=True, kw_only=True):
         force: Build even if nothing has changed, without cached results except for what was
             compiled on exactly the same layers.
         engine: The engine that builds.
+        flat: Pack the image as one by Apptainer alone, not in layers.
         wait: Wait for another process that builds the same image; else give up.
         lock: The lock file that says exactly what to build; None for the current versions.
         find_site: Returns what the site offers that the image is verified for.
@@ -74,6 +78,7 @@ class BuildOptions(Model, frozen=True, kw_only=True):
 
     force: bool = False
     engine: Engine = "apptainer"
+    flat: bool = False
     wait: bool = True
     lock: str | None = None
     find_site: FindSite = no_site
@@ -158,17 +163,21 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                 with workspace(directory) as place:
                     follower = Follower(plan.name, log, progress, draft.seconds)
                     task = BuildTask(plan, base, lock, place, follower, options.force)
-                    outcome = _run(task, options.engine)
+                    outcome = _run(task, progress, options.engine, flat=options.flat)
                     built = _finish(task, outcome, draft, progress, options.find_site)
         except KeyboardInterrupt:
             progress.end("stopped")
             progress.say("stopped", "no process of the build is left")
             raise
+        before, now = existing[1].base if existing else None, built.manifest.base
+        if before and now and before.reference == now.reference and before.digest != now.digest:
+            text = f"{now.reference} is {now.digest}, and was {before.digest} in the build before"
+            progress.say("base", text)
         return built
 
 
-def _run(task: BuildTask, engine: Engine) -> BuildOutcome:
-    """Build the task's ``place.sif``.
+def _run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> BuildOutcome:
+    """Build the task's ``place.sif`` in layers, unless ``flat``, the engine or the machine says no.
 
     Raises:
         BuildError, NoSpaceError, NeedsInstallError, ForbiddenError: The build failed.
@@ -178,6 +187,15 @@ def _run(task: BuildTask, engine: Engine) -> BuildOutcome:
 
         return docker.build(task)
     lock, plan = task.lock, task.plan
+    reason = "as asked for" if flat else why_no_layers(task.place, task.follower)
+    if reason and lock:
+        raise ForbiddenError("a lock is built in layers only", details=(reason,))
+    if reason:
+        text = f"{reason}: Apptainer does not confine the steps, which can do what you can do"
+        progress.say("flat", text)
+        place, follower = task.place, task.follower
+        with Cache(place.images).used():  # a base that is a definition is in it
+            return apptainer.build(place, follower, task.exact(), task.definition(), task.login())
     if lock is None:
         return layered.build(task, collect_host_config())
     base = task.base.image if task.base else describe_base(plan.base, digest=True)
@@ -212,7 +230,7 @@ def _finish(
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
     contents = _run_checks(task)
     _require_promised(task, outcome.variables, contents)
-    manifest = _describe(task, outcome, draft)
+    manifest = replace(_describe(task, outcome, draft), tools=tool_versions(outcome.builder))
     image = store.StoredImage(name=name, path=sif, manifest=manifest)
     site, reason = find_site()
     case = local_case(image, site=site, no_site=reason)
@@ -365,6 +383,8 @@ def _command(recipe: str, options: BuildOptions) -> list[str]:
         words += ["--locked"]
     elif options.lock:
         words += ["--lock-file", options.lock]
+    elif options.flat:
+        words += ["--flat"]
     if options.engine != "apptainer":
         words += ["--engine", options.engine]
     return words

@@ -20,10 +20,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from toolkit import shell
 from toolkit.errors import (
     NO_SPACE,
+    BuildError,
     CommandFailedError,
     ConfigError,
     NeedsInstallError,
@@ -35,7 +37,7 @@ from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import SYSTEM_PATH
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.builder.host_files import add_mounts, write_secrets
-from toolkit.images.builder.remote_base import BuildTask
+from toolkit.images.builder.remote_base import BuildTask, RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import namespace_ids
@@ -43,9 +45,9 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.recipe.plan import Plan
+from toolkit.images.recipe.plan import STEP, Plan
 from toolkit.images.recipe.quoting import quote_word
-from toolkit.images.registry.registry import require_skopeo
+from toolkit.images.registry.registry import Source, require_skopeo, write_login
 from toolkit.images.store.cache import Cache
 from toolkit.runtimes.docker import Engine, find_engine
 
@@ -60,6 +62,9 @@ shift 4
 unsquashfs -quiet -no-progress -offset "$offset" -dest "$directory" "$image" >/dev/null
 tar -C "$directory" --numeric-owner --sort=name "$@" -cf "$archive" .
 """
+# Of BuildKit (--progress=plain): an instruction that is a step of the recipe, and what it prints.
+_RUN = re.compile(rf"#\d+ \[[^\]]+\] RUN .*?{re.escape(STEP)}([^ :]+): ")
+_OUTPUT = re.compile(r"#\d+ \d+\.\d+ ?(.*)")
 
 
 def build(task: BuildTask) -> BuildOutcome:
@@ -81,14 +86,14 @@ def build(task: BuildTask) -> BuildOutcome:
     config = host_config.collect_host_config()
     follower.details = {
         "base": plan.base.output().detail,
-        "build": f"{plan.name} by {engine}",
         "convert": "a SIF of it",
+        **{step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)},
         **LAST_STEPS,
     }
     follower.secrets = host_config.collect_secrets(config)
     follower.begin("base")
     with _engine_errors(engine, "take the base"):
-        name = _bring_base(engine, task)
+        name = _bring_base(engine, client, task)
     directory = _make_context(place, add_mounts(library.render(plan, "docker")), plan)
     private = place.output / "host"
     private.mkdir(mode=0o700)
@@ -97,8 +102,18 @@ def build(task: BuildTask) -> BuildOutcome:
     command += ["--build-arg", f"BASE={name}", *(["--no-cache"] if task.fresh else [])]
     for secret, path in sorted(write_secrets(config, private, **_mirror(plan.base)).items()):
         command += ["--secret", f"id={secret},src={path}"]
-    follower.begin("build")
-    code = follower.follow([*command, str(directory)], client_environment(engine))
+
+    def take(line: str) -> None:
+        """Take a line of the client, without BuildKit's numbers."""
+        if (run := _RUN.match(line)) and run[1] in follower.details:
+            follower.begin(run[1])
+        elif output := _OUTPUT.match(line):
+            follower.take_line(output[1])
+        else:
+            follower.take_line(line)
+
+    words = [*command, str(directory)]
+    code = follower.follow(words, client_environment(engine), on_line=take)
     if code != 0:
         raise follower.error(code)
     with _engine_errors(engine, "name what it built"):
@@ -197,18 +212,22 @@ def engine_image_name(recipe: str) -> str:
     return "toolkit/" + re.sub(r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", name)
 
 
-def _bring_base(engine: Engine, task: BuildTask) -> str:
-    """Return the name of the base in the engine, which itself pulls what it lacks.
+def _bring_base(engine: Engine, client: str, task: BuildTask) -> str:
+    """Bring the base into the engine, so that the build needs no registry; return its name there.
 
     Raises:
         ConfigError: Docker cannot use this kind of base.
-        BuildError, NeedsInstallError, ForbiddenError: The base could not be made.
+        BuildError, NeedsInstallError, ForbiddenError: The base could not be made, loaded or pulled.
     """
-    base = task.plan.base
+    base, remote, place, follower = task.plan.base, task.base, task.place, task.follower
     if isinstance(base, Debootstrap):
-        return _import_debian(engine, task.plan, task.place, task.follower)
-    if task.base and task.base.source:
-        return task.base.source.place.pinned
+        return _import_debian(engine, task.plan, place, follower)
+    if remote and remote.archive:
+        return _load_archive(engine, remote, place, follower)
+    if remote and remote.source:
+        if not _has_image(engine, remote.source.place.pinned):
+            _pull(engine, client, remote.source, place, follower)
+        return remote.source.place.pinned
     raise ConfigError(
         f"Docker cannot use this kind of base: {base.output().detail}",
         place="the recipe's [base]",
@@ -241,6 +260,75 @@ def _import_debian(engine: Engine, plan: Plan, place: Workspace, follower: Follo
     return name
 
 
+def _pull(
+    engine: Engine, client: str, source: Source, place: Workspace, follower: Follower
+) -> None:
+    """Pull a base from a registry by the login of this machine for it.
+
+    Raises:
+        BuildError: It cannot be pulled.
+    """
+    login = write_login(source.place.registry, place.output)
+    configuration = place.output / "docker"
+    configuration.mkdir(mode=0o700)
+    if login:
+        login.rename(configuration / "config.json")
+    own = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")  # has certificates, too
+    environment = {"DOCKER_CERT_PATH": own, **client_environment(engine)}
+    environment["DOCKER_CONFIG"] = str(configuration)
+    try:
+        code = follower.follow([client, "pull", source.place.pinned], environment)
+    finally:
+        shutil.rmtree(configuration)
+    if code != 0:
+        reason = follower.error(code)
+        raise BuildError(
+            f"the engine could not pull {source.place.repository}",
+            place="step base",
+            details=reason.details,
+            next_step="without a network: `archive` in the recipe's [base]; through a mirror:"
+            " TOOLKIT_REGISTRIES",
+        )
+
+
+def _load_archive(engine: Engine, remote: RemoteBase, place: Workspace, follower: Follower) -> str:
+    """Load an archive that `docker save`, skopeo or podman wrote.
+
+    Raises:
+        BuildError: It holds another number of images than one.
+    """
+    path = place.scratch / "given.tar"
+    path.symlink_to(str(remote.archive))  # its name may have characters that skopeo splits at
+    if remote.base.bootstrap == "oci-archive":  # engines before 25 do not read it
+        _copy_archive("oci-archive:given.tar", "docker-archive:base.tar", place, follower)
+        path = place.scratch / "base.tar"
+    with path.open("rb") as stream:
+        images: list[Any] = engine.client.images.load(iter(lambda: stream.read(1 << 20), b""))
+    path.unlink()
+    if len(images) != 1:
+        raise BuildError(
+            f"the archive of the base holds {len(images)} images instead of one",
+            place=str(remote.archive),
+        )
+    tag = str(images[0].id).removeprefix("sha256:")[:12]
+    images[0].tag("toolkit/archive", tag)  # an image without a name cannot be a base
+    return f"toolkit/archive:{tag}"
+
+
+def _copy_archive(source: str, target: str, place: Workspace, follower: Follower) -> None:
+    """Let skopeo copy an image from one kind of archive in the scratch directory to another.
+
+    Raises:
+        BuildError, NoSpaceError: It could not be read or written.
+    """
+    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
+    command = [require_skopeo(), *options, "copy", "--dest-oci-accept-uncompressed-layers"]
+    environment = {"PATH": SYSTEM_PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
+    code = follower.follow([*command, source, target], environment, cwd=place.scratch)
+    if code != 0:
+        raise follower.error(code)
+
+
 def _has_image(engine: Engine, name: str) -> bool:
     from docker.errors import ImageNotFound
 
@@ -261,16 +349,7 @@ def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower:
     with _engine_errors(engine, "save the image"), saved.open("wb") as stream:
         for chunk in engine.client.images.get(image).save(chunk_size=1 << 20):
             stream.write(chunk)
-    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
-    words = ("copy", "--dest-oci-accept-uncompressed-layers")
-    environment = {"PATH": SYSTEM_PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
-    code = follower.follow(
-        (require_skopeo(), *options, *words, "docker-archive:saved.tar", f"oci:{_LAYOUT}"),
-        environment,
-        cwd=place.scratch,
-    )
-    if code != 0:
-        raise follower.error(code)
+    _copy_archive("docker-archive:saved.tar", f"oci:{_LAYOUT}", place, follower)
     saved.unlink()
     text = conversion(plan.name, engine.name, plan.variables)
     try:

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -116,6 +116,8 @@ class Follower:
         environment: Mapping[str, str],
         *,
         locks: Sequence[int] = (),
+        steps: Collection[str] = (),
+        on_line: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
     ) -> int:
         """Run a program to its end; return its exit code.
@@ -124,8 +126,11 @@ class Follower:
             command: The program and its arguments.
             environment: Its whole environment.
             locks: As of ``start``.
+            steps: The steps that the program will announce, in their order.
+            on_line: Called with every line of the output in place of ``take_line``.
             cwd: The program's current directory.
         """
+        self.reader.steps, take = list(steps), on_line or self.take_line
         process = start(command, environment, cwd, locks)
         try:
             for line in _lines(process.stdout):
@@ -134,7 +139,7 @@ class Follower:
                 if self.reader.step != "checks" or not is_listed(line):
                     line = mask_secrets(self.secrets, line)
                     self._stream.write(line)
-                self.take_line(line)
+                take(line)
             code = process.wait()
             return code if code >= 0 else 128 - code
         finally:
@@ -142,9 +147,16 @@ class Follower:
 
     def take_line(self, line: str) -> None:
         """Take a line of output for the current step."""
-        if self.reader.feed(line.rstrip("\n")):
+        event = self.reader.feed(line.rstrip("\n"))
+        if event == "step":
+            self.begin(self.reader.step)
+        if event == "check":
             check = self.reader.results.checks[-1]
             self._progress.say("check", f"{check.name} {check.outcome}: {check.message}")
+
+    def say(self, subject: str, text: str) -> None:
+        """Show a fact about the current step."""
+        self._progress.say(subject, text)
 
     def announce(self, step: str) -> None:
         """Begin a step, and say so in the log."""
@@ -199,6 +211,15 @@ class Follower:
                 place=", ".join(check.name for check in failed),
                 details=[f"{check.name}: {check.message}" for check in failed],
                 next_step=f"the log: {self.log}",
+            )
+        if reader.conflict:
+            return BuildError(
+                f"{reader.conflict} would replace what {name} is verified for",
+                place=f"step {reader.step}",
+                details=tuple(reader.tail),
+                next_step="take what fits (toolkit-fits); or, on purpose, write the new version of"
+                " what is held into [overrides] of the recipe, or of the base: `replaces` of the"
+                f" step; the log: {self.log}",
             )
         place = f"step {reader.step}" + (f", command: {reader.command}" if reader.command else "")
         after = human_time(time.monotonic() - self._began)

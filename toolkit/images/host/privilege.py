@@ -97,5 +97,5 @@ def _not_allowed() -> ForbiddenError:
     return ForbiddenError(
         f"{user} builds images in a user namespace (--fakeroot), which is not set up here",
         next_step="ask the administrator to install newuidmap (package uidmap or shadow-utils), and"
-        f" to run: apptainer config fakeroot --add {user}",
+        f" to run: apptainer config fakeroot --add {user}; or build by Docker: --engine docker",
     )

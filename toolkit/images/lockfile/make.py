@@ -63,6 +63,7 @@ def make(recipe: str, epoch: int) -> Lock:
         base=manifest.base
         if manifest.base and manifest.base.digest
         else describe_base(resolved.base, digest=True),
+        tools=manifest.tools,
         python=contents.python,
         apt=contents.packages.apt,
         apt_build=build.apt,

@@ -13,7 +13,7 @@ from toolkit.images.store import store
 from toolkit.model.base import Model
 from toolkit.model.image import Verdict
 
-_SHOWN = ("version", "python", "cuda", "driver")  # facts of a release
+_SHOWN = ("version", "python", "cuda", "nccl", "openmpi", "driver")  # facts of a release
 
 
 class Listed(Model, frozen=True, kw_only=True):

@@ -1,12 +1,21 @@
-"""The provenance of an image: the hashes that identify it, and its base."""
+"""The provenance of an image: the hashes that identify it, its base and its tools."""
 
 from __future__ import annotations
 
 import errno
+import re
 import stat
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from toolkit.errors import ImageMissingError, MalformedInputError
+from toolkit import __version__, shell
+from toolkit.errors import (
+    CommandFailedError,
+    ImageMissingError,
+    MalformedInputError,
+    NeedsInstallError,
+)
 from toolkit.files import hash_file
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Definition, LocalImage
@@ -16,6 +25,8 @@ from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
+
+_VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 
 def hash_lock(lock: Lock | None) -> str:
@@ -82,3 +93,33 @@ def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
         reference=output.reference or output.detail,
         digest=str(getattr(base, "digest", None) or ""),
     )
+
+
+def tool_versions(builder: str) -> dict[str, str]:
+    """Return the versions of the programs that built an image.
+
+    Args:
+        builder: The programs that built it: ``docker 20.10.24, apptainer 1.4.5``.
+    """
+    versions = {"toolkit": __version__}
+    for program in builder.split(", "):
+        name, _, version = program.strip().rpartition(" ")
+        if name and version:
+            versions[name] = version
+    return versions | helper_versions()
+
+
+@cache
+def helper_versions() -> dict[str, str]:
+    """Return the versions of the programs that Apptainer calls; asked once, since they are slow."""
+    versions: dict[str, str] = {}
+    for name, program, option in (
+        ("squashfs-tools", "mksquashfs", "-version"),
+        ("debootstrap", "debootstrap", "--version"),
+    ):
+        # No reason for a finished build to fail.
+        with suppress(NeedsInstallError, CommandFailedError):
+            output = shell.run([program, option], check=False, timeout=30).stdout
+            match = _VERSION.search(output)
+            versions |= {name: match[0]} if match else {}
+    return versions

@@ -1,4 +1,4 @@
-"""Removal of images by use.
+"""Removal of images by age and use.
 
 All files of an image are removed together, but for its lock, which stays for ever; and never an
 image that a run uses, or that another process works on.
@@ -66,16 +66,23 @@ def seconds(age: str, place: str) -> float:
 
 
 def prune(
-    directory: Path, *, unused_for: float | None, holds: Holds, dry_run: bool = False
+    directory: Path,
+    *,
+    older_than: float | None,
+    unused_for: float | None,
+    holds: Holds,
+    dry_run: bool = False,
 ) -> tuple[Removal, ...]:
-    """Remove unused images, and what killed processes left.
+    """Remove images by age and use, and what killed processes left.
 
     Each image is judged and removed under its lock. The returned images were removed, or have a
     reason to be kept, such as a process that works on them.
 
     Args:
         directory: of the images.
-        unused_for: images that nothing used for so many seconds; None: no image.
+        older_than: images that were built longer ago than so many seconds; None: not by age.
+        unused_for: images that nothing used for so many seconds; None: not by use. If both are
+            given, both must hold.
         holds: returns whether a run that left no outcome still uses its image.
         dry_run: remove nothing.
 
@@ -89,11 +96,11 @@ def prune(
         sweep(directory)
     results: list[Removal] = []
     for image in _list_images(directory):
-        removal = _judge(image, unused_for, holds)
+        removal = _judge(image, (older_than, unused_for), holds)
         if not dry_run and (lock_path(image).exists() or removal):
             try:
                 with hold_image(image, "removed"):
-                    removal = _judge(image, unused_for, holds)
+                    removal = _judge(image, (older_than, unused_for), holds)
                     if removal and not removal.reason_to_keep:
                         _unlink(removal)
                     _settle(image)
@@ -112,15 +119,16 @@ def _list_images(directory: Path) -> list[Path]:
     return [directory / f"{name}.sif" for name in sorted(names)]
 
 
-def _judge(image: Path, unused_for: float | None, holds: Holds) -> Removal | None:
+def _judge(image: Path, ages: tuple[float | None, float | None], holds: Holds) -> Removal | None:
     """Return the removal of an image if it is due."""
-    if unused_for is None or not image.exists():
+    if ages == (None, None) or not image.exists():
         return None
-    age = time.time() - usage.last_used(image)
-    if age < unused_for:
+    passed = [time.time() - since for since in (image.stat().st_mtime, usage.last_used(image))]
+    if any(limit and age < limit for age, limit in zip(passed, ages, strict=True)):
         return None
     runs = usage.unfinished(image, holds)
-    return _removal(image, f"used {human_age(age)} ago", f"used by {runs[0]}" if runs else "")
+    why = f"built {human_age(passed[0])} ago, used {human_age(passed[1])} ago"
+    return _removal(image, why, f"used by {runs[0]}" if runs else "")
 
 
 def _removal(image: Path, why: str, reason_to_keep: str = "") -> Removal:

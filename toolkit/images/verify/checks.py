@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.checks import Check, Result, check, failed, passed, unchecked
 from toolkit.images.recipe import catalogue
+from toolkit.images.store.store import whole_header
 from toolkit.images.verify.case import ImageCase
 from toolkit.slurm.parse import common_mpi_type
-from toolkit.units import compare, counted
+from toolkit.units import compare, counted, human_size
 
 
 @check("manifest", "the image has a manifest")
@@ -24,6 +26,33 @@ def check_manifest(case: ImageCase) -> Result:
     if manifest is None:
         return unchecked("a foreign image: it has no manifest")
     return passed(f"{manifest.name}, built {manifest.built} by {manifest.builder}")
+
+
+@check("size", "the file is as long as its header and its manifest say")
+def check_size(case: ImageCase) -> Result:
+    """Check the length of the file against its header and its manifest."""
+    size = Path(case.image.path).stat().st_size
+    whole_header(Path(case.image.path))
+    manifest = case.image.manifest
+    if manifest is None:
+        return passed(f"{human_size(size)}, and nothing that its header names is cut off")
+    if manifest.size != size:
+        return failed(f"{size} bytes, and the manifest says {manifest.size}")
+    return passed(f"{human_size(size)}, as its manifest says")
+
+
+@check("labels", "the image's labels agree with its manifest")
+def check_labels(case: ImageCase) -> Result:
+    """Check that the image's labels agree with its manifest."""
+    manifest, recipe = case.image.manifest, case.labels.get("toolkit.recipe", "")
+    if manifest is None:
+        labels = f"it says it is {recipe}" if recipe else f"{len(case.labels)} labels of others"
+        return unchecked(f"no manifest to compare with; {labels}")
+    if not recipe:
+        return failed("the image names no recipe")
+    if recipe != manifest.name:
+        return failed(f"the image says it is {recipe}, its manifest says {manifest.name}")
+    return passed(f"recipe {recipe}, written by toolkit {case.labels.get('toolkit.version', '?')}")
 
 
 @check("entrypoint", "starting the image prints nothing")
@@ -153,9 +182,16 @@ def judge_driver(case: ImageCase, drivers: Sequence[str]) -> Result:
 
 
 # Every build ends with these, since they are quick.
-AT_BUILD = (check_manifest, check_entrypoint, check_pmi, check_driver)
+AT_BUILD = (
+    check_manifest,
+    check_size,
+    check_labels,
+    check_entrypoint,
+    check_pmi,
+    check_driver,
+)
 CHECKS = (
-    *AT_BUILD[:2],
+    *AT_BUILD[:4],
     _reported("imports", "the modules of the image can be imported"),
     _reported("user-site", "packages in a user's home do not hide the image's"),
     _reported("gpu-code", "the GPUs that the frameworks of the image have code for"),

@@ -19,7 +19,7 @@ with the processes that they started. It serves where a command is short and onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,13 +31,14 @@ from toolkit.images.builder.apptainer.programs import (
     clean_environment,
     fence_command,
     program_version,
+    with_sources,
 )
-from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import mount_options
 from toolkit.images.host.privilege import build_options, may_mount
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.bases import Base, Debootstrap, Definition
+from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
 from toolkit.images.recipe.image_checks import promised_variables
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
@@ -71,6 +72,53 @@ class BuildOutcome:
     layers: tuple[Layer, ...] = ()
     unequal: tuple[str, ...] = ()
     keep: Callable[[], object] = bool
+
+
+def build(
+    place: Workspace,
+    follower: Follower,
+    plan: Plan,
+    definition: str,
+    environment: Mapping[str, str],
+) -> BuildOutcome:
+    """Build ``place.sif`` as one: Apptainer does not confine the steps.
+
+    Args:
+        place: The directories of this build.
+        follower: Follows it.
+        plan: The plan of the image.
+        definition: Its definition.
+        environment: Further variables for Apptainer, such as a login.
+
+    Raises:
+        BuildError: A step failed; names it, its command, and the end of the log.
+        NoSpaceError: A disk was full.
+        NeedsInstallError, ForbiddenError: This machine or user cannot build.
+    """
+    build_options()
+    config = with_sources(host_config.collect_host_config(), plan)
+    names = {step.name: step.detail for step in (*plan.repeated, *plan.steps)}
+    follower.details = {"base": plan.base.output().detail, **LAST_STEPS, **names}
+    follower.secrets = host_config.collect_secrets(config)
+    follower.begin("base")
+    local = Path(plan.base.path if isinstance(plan.base, LocalImage) else "")
+    if isinstance(plan.base, Definition):
+        local = Path(cached_base(plan, place, follower).path)
+        header = "\n".join(plan.base.output().header)
+        definition = definition.replace(header, f"Bootstrap: localimage\nFrom: {local}")
+    binds = host_config.write_host_config(config, place.output / "host")
+    _run(
+        definition,
+        place.sif,
+        place,
+        follower,
+        (*_base_arguments(plan.base, place), *mount_options(binds), *_temporary_mounts(place)),
+        login=environment,
+        steps=[*names, "pack"],
+        readable=(*plan.base.output().reads, *(bind.source for bind in binds)),
+    )
+    variables = read_contents(str(local), VARIABLES).variables if local.is_file() else {}
+    return BuildOutcome(program_version(), variables=variables)
 
 
 def build_base(
@@ -155,6 +203,7 @@ def _run(
     *,
     packing: Iterable[str] = COMPRESSION,
     login: Mapping[str, str] = {},  # never changed
+    steps: Collection[str] = (),
     cwd: Path | str = "/",
     readable: Iterable[str] = (),
 ) -> None:
@@ -168,6 +217,7 @@ def _run(
         arguments: Further arguments of this build.
         packing: The options of mksquashfs.
         login: Further variables for Apptainer.
+        steps: As of ``Follower.follow``.
         cwd: Its current directory.
         readable: What it reads, wherever it is.
 
@@ -180,12 +230,12 @@ def _run(
     # --force: it replaces no file, but only so may a definition's labels replace Apptainer's own.
     words = [shell.require_apptainer(), "build", "--force", "--notest"]
     words += ["--mksquashfs-args", " ".join(packing), *arguments]
-    fence = fence_command(place, readable, cwd)
+    fence = fence_command(place, follower, readable, cwd)
     # Behind the fence, a user is root already and may change owners.
-    words += build_options() if may_mount() else ()
+    words += build_options() if may_mount() or not fence else ()
     environment = {**_environment(place), **login}
     files = (str(target), str(definition))
-    code = follower.follow([*fence, *words, *files], environment, cwd=cwd)
+    code = follower.follow([*fence, *words, *files], environment, steps=steps, cwd=cwd)
     if code != 0:
         raise follower.error(code)
 

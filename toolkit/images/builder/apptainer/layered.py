@@ -2,6 +2,7 @@
 
 Only the steps from the first changed one on run again; the image is composed of the base and the
 layers without packing any of them again: ``images/sif/README.md`` says how, and why not otherwise.
+A machine that does not let a user mount overlays builds flat images.
 
 A cached entry is used when its key fits: the step, and all before it, are unchanged. A lock also
 names the digest of every layer. So a locked build uses an entry of any earlier build that has
@@ -30,7 +31,6 @@ from toolkit.images.builder.apptainer.programs import (
     STEP_SCRIPTS,
     SYSTEM_PATH,
     program_version,
-    require_bubblewrap,
     run_step,
     write_step_config,
 )
@@ -238,7 +238,7 @@ class _LayeredBuild:
         pack = ("mksquashfs", str(self._directory / upper), str(layer), *LAYER_PACKING)
         (scripts / upper).write_text(step.script, encoding="utf-8")
         sandbox = SandboxStep(
-            bubblewrap=require_bubblewrap(),
+            bubblewrap=shell.which("bwrap") or "bwrap",
             directory=str(self._directory),
             lowers=tuple(lowers),
             upper=upper,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builder.apptainer.sandbox import SandboxStep
+from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
+from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import ROOT, HostConfig, write_host_config
 from toolkit.images.host.kernel import Bind, module_command, namespace_command
@@ -38,21 +39,43 @@ _BYTE_CODE = (
     f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
 )
 _REPLACED = ("/tmp", "/dev/shm")  # every user may write there
+_PROBED = ("/bin", "/lib", "/lib64", "/usr")  # what a shell of this machine needs
+_NO_BUBBLEWRAP = "bubblewrap is not installed (toolkit setup installs it)"
 _OWN_PROC = "mount -t proc proc /proc; "
 # Root could change the modes of the host's devices.
 _READ_ONLY_DEVICES = "mount --rbind /dev /dev; mount -o remount,bind,ro /dev; "
 
 
-def require_bubblewrap() -> str:
-    """Return the path of bubblewrap.
+def why_no_layers(place: Workspace, follower: Follower) -> str:
+    """Return why steps cannot be confined to layers here, found out before any runs; else empty.
 
     Raises:
-        NeedsInstallError: It is not installed.
+        ForbiddenError: This user has no subordinate ids.
+        NeedsInstallError: ``mksquashfs`` is not installed.
     """
-    program = shell.which("bwrap")
-    if program is None:
-        raise NeedsInstallError("bubblewrap is not installed here", next_step="toolkit setup")
-    return program
+    if shell.which("mksquashfs") is None:
+        raise NeedsInstallError(
+            "mksquashfs is not installed here",
+            next_step="toolkit setup (package squashfs-tools)",
+        )
+    bubblewrap = shell.which("bwrap")
+    if bubblewrap is None:
+        return _NO_BUBBLEWRAP
+    directory, layer = place.scratch / "probe", place.output / "probe.sqfs"
+    directory.mkdir()
+    shell.run(["mksquashfs", directory, layer, *LAYER_PACKING])
+    step = SandboxStep(
+        bubblewrap=bubblewrap,
+        directory=str(directory),
+        lowers=(Lower(path=str(layer), offset=0),),
+        upper="u",
+        command=("/bin/sh", "-c", ":"),
+        binds=tuple(Bind(source=path, target=path) for path in _PROBED if Path(path).exists()),
+    )
+    code = run_step(step, place, follower)
+    lines = [line.removeprefix("toolkit: ") for line in follower.reader.tail]
+    follower.reader = Reader()  # what a test prints is no part of the build
+    return ("; ".join(lines) or f"the test of it ended with {code}") if code != 0 else ""
 
 
 def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
@@ -69,7 +92,9 @@ def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
     return follower.follow(command, clean_environment(), locks=place.locks)
 
 
-def fence_command(place: Workspace, readable: Iterable[str], cwd: Path | str) -> tuple[str, ...]:
+def fence_command(
+    place: Workspace, follower: Follower, readable: Iterable[str], cwd: Path | str
+) -> tuple[str, ...]:
     """Return the words before Apptainer that let it write to the directories of this build only.
 
     Apptainer follows the symbolic links of a base. If ``/etc/hosts`` of a base leads to a file of
@@ -79,13 +104,19 @@ def fence_command(place: Workspace, readable: Iterable[str], cwd: Path | str) ->
 
     Args:
         place: The directories of this build.
+        follower: Shows that there is no fence, for want of bubblewrap.
         readable: What Apptainer reads, wherever it is.
         cwd: Its current directory.
 
     Raises:
-        NeedsInstallError: bubblewrap is not installed.
+        NeedsInstallError: bubblewrap is not installed, and root could write to every file.
     """
-    bubblewrap = require_bubblewrap()
+    bubblewrap = shell.which("bwrap")
+    if bubblewrap is None:
+        if may_mount():
+            raise NeedsInstallError(_NO_BUBBLEWRAP, next_step="toolkit setup")
+        follower.say("warning", f"Apptainer may write to all files that you may: {_NO_BUBBLEWRAP}")
+        return ()
     before: tuple[str, ...] = ()
     with suppress(ForbiddenError):  # bubblewrap itself makes a namespace with one user
         prepare = _OWN_PROC + (_READ_ONLY_DEVICES if may_mount() else "") + 'exec "$@"'
@@ -126,6 +157,16 @@ def program_version() -> str:
     return output.replace(" version ", " ").strip()
 
 
+def with_sources(config: HostConfig, plan: Plan) -> HostConfig:
+    """Return a host configuration with the files that steps copy, each where its step finds it."""
+    binds = (
+        Bind(source=step.source.path, target=f"{SOURCES}/{step.name}".removeprefix(f"{ROOT}/"))
+        for step in plan.steps
+        if step.source
+    )
+    return replace(config, binds=(*config.binds, *binds))
+
+
 def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple[Bind, ...]:
     """Write what the sandbox's steps see of the host; return the mounts.
 
@@ -136,13 +177,7 @@ def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
     targets = () if plan.keeps_temporary else ("/tmp", "/var/tmp")
     binds += [place.temporary_bind(target, "steps") for target in targets]
-    sources = (
-        Bind(source=step.source.path, target=f"{SOURCES}/{step.name}".removeprefix(f"{ROOT}/"))
-        for step in plan.steps
-        if step.source
-    )
-    config = replace(config, binds=(*config.binds, *sources))
-    binds += write_host_config(config, place.output / "host")
+    binds += write_host_config(with_sources(config, plan), place.output / "host")
     scripts = place.output / "host/steps"
     scripts.mkdir()
     (place.output / "host/wheels").mkdir()  # HOST_WHEELS, which a step may see
