@@ -156,7 +156,7 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert re.search(r"^act .* stopped", stderr, re.MULTILINE), stderr
-    assert f"the image does not exist; the log: {tiny.images / 'tiny.failed.log'}" in stderr
+    assert f"no process of the build is left; the log: {tiny.images / 'tiny.failed.log'}" in stderr
     assert "Traceback" not in stderr
     assert tiny.left() == ["tiny.failed.log"]
     nothing_runs(tiny)
@@ -168,7 +168,7 @@ def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
     refused = tiny.run("build", recipe, "--no-wait")
     assert refused.returncode == 75
     building = rf"tiny is being built by process {first.pid} on \S+"
-    assert re.search(rf"{building}, for \d:\d\d", refused.stderr), refused.stderr
+    assert re.search(rf"{building} since 20", refused.stderr), refused.stderr
     second = tiny.start("build", recipe, "--json")
     assert second.stderr is not None
     said = second.stderr.readline()

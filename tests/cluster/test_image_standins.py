@@ -59,6 +59,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(docked, docker_engine, ngc_stand
     )
     image, packages = docked.images / f"{recipe}.sif", {}
     for engine in ("docker", "apptainer"):
+        image.unlink(missing_ok=True)
         # A minute each on two idle cores; the test itself may take ten.
         done = docked.run("build", path, "--engine", engine, seconds=280)
         assert done.returncode == 0, done.stderr

@@ -167,7 +167,8 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                     built = _finish(task, outcome, draft, progress, options.find_site)
         except KeyboardInterrupt:
             progress.end("stopped")
-            progress.say("stopped", "no process of the build is left")
+            shown = f"; the log: {log}" if log.exists() else ""
+            progress.say("stopped", f"no process of the build is left{shown}")
             raise
         before, now = existing[1].base if existing else None, built.manifest.base
         if before and now and before.reference == now.reference and before.digest != now.digest:
