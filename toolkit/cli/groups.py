@@ -96,7 +96,7 @@ IMAGE: Commands = {
         "cache": ("image_move:cache", "Show or clear what builds reuse."),
         "prune": (
             "image_move:prune",
-            "Remove old or unused images, and what killed builds and transfers left.",
+            "Remove old or unused images, and what killed builds left.",
         ),
         "remove": ("image_move:remove", "Remove an image of yours."),
     },

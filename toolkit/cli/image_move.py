@@ -192,7 +192,7 @@ def remove(name: str, force: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
 def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
-    """Remove old or unused images, and what killed builds and transfers left.
+    """Remove old or unused images, and what killed builds left.
 
     Without an age no image is removed, and an image of a run that has not ended, or that another
     process works on, is never removed. For the cache of builds, see toolkit image cache.
