@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
@@ -29,6 +29,7 @@ _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generate
 _MOST_BYTES = 2 << 20  # of all files: a second of parsing
 _MOST_FILES = 200
 _MOST_NAMES = 200  # modules that are looked for where the ranks do not search
+_MOST_LISTED = 1 << 20  # bytes of a directory that is listed there: some ten thousand data files
 _SHEBANG = rb"#![^\n]{0,200}python[\d.]*\s"
 # Names of shared objects in an ELF are strings that end with a NUL byte.
 _LIBMPI = rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0"
@@ -38,8 +39,8 @@ _ENDINGS = [
     *(".py", ".so", ".pyc", ".pyx", ".abi3.so"),
     *(f".cpython-3{minor}-{cpu}-linux-gnu.so" for minor in range(6, 20) for cpu in _CPUS),
 ]
-# Where people keep modules of their own: there, and a directory above.
-_BESIDE = ("", "src", "lib", "python")
+_BESIDE = ("", "src", "lib", "python")  # where people keep modules of their own
+_LEVELS = 5  # of directories, from that of the script up
 # What an image has itself: nothing of the host is put over it.
 _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev"),
@@ -230,14 +231,9 @@ class _Program:
 
     def search_nearby(self) -> None:
         """Search for what is missing where a program that changes the search path may find it."""
-        starts = (self.directory, self.script.parent)
-        above = (place for start in starts for place in (start, start.parent))
-        places = [place / name for place in above for name in _BESIDE]
-        self.directories += [
-            place
-            for place in places
-            if os.path.isdir(place) and not (_is_system(place) or Path.home().is_relative_to(place))
-        ]
+        for place in _nearby(self.script.parent, self.directory):
+            if os.path.isdir(place) and os.stat(place).st_size < _MOST_LISTED:
+                self.directories.append(place)
         missing, self.missing = self.missing, []
         for statement in missing:
             if statement.top in self.known or len(missing) > _MOST_NAMES:
@@ -361,6 +357,7 @@ class _Program:
     def source(self) -> Source:
         """Return what was read, of all files together."""
         named = [(name, each) for each in self.imports for name in each.members]
+        own = {name for name, each in named if each.file == self.script}
         needed: dict[str, Import] = {}
         for each in self.missing:
             if each.is_certain:
@@ -378,7 +375,7 @@ class _Program:
                 {*self.unread, *(each.top for each in self.missing)} - sys.stdlib_module_names
             ),
             texts=_sorted(self.texts),
-            own=_sorted(name for name, each in named if each.file == self.script),
+            where={name: self.name(each.file) for name, each in named if name not in own},
             needed=tuple(needed.values()),
             directories={str(path): reason for path, reason in self.shown.items()},
             doubt=self.doubt,
@@ -489,6 +486,21 @@ def _spec(directory: str, name: str) -> ModuleSpec | None:
 @lru_cache
 def _finder(directory: str) -> FileFinder:
     return FileFinder(directory, (SourceFileLoader, _ENDINGS))
+
+
+def _nearby(folder: Path, directory: Path) -> Iterator[Path]:
+    """Yield where people keep modules that the ranks do not search by themselves.
+
+    Args:
+        folder: the directory of the script.
+        directory: the working directory of the ranks.
+    """
+    home = Path.home()
+    for start in (directory, folder):
+        top = _work_tree(start) or Path("/")
+        for place in (start, *start.parents)[:_LEVELS]:
+            if place.is_relative_to(top) and not (home.is_relative_to(place) or _is_system(place)):
+                yield from (place / name for name in _BESIDE)
 
 
 def _work_tree(folder: Path) -> Path | None:

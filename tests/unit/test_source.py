@@ -295,6 +295,13 @@ def test_a_directory_that_the_script_searches_is_read_and_bound(text, path, doub
     assert not read_script(root / "job", job=bound).directories
 
 
+def test_a_directory_of_many_files_is_not_listed_for_a_module(tmp_path, monkeypatch):
+    text = "import sys\nsys.path.append('../lib')\nimport helper"
+    root = write_files(tmp_path, {"lib/helper.py": "", "job/train.py": text})
+    monkeypatch.setattr(source, "_MOST_LISTED", 0)
+    assert "helper" in {each.name for each in read_script(root / "job").needed}
+
+
 def test_a_directory_that_cannot_be_listed_has_no_modules(tmp_path, monkeypatch):
     finder = SimpleNamespace(find_spec=Mock(side_effect=OSError(5, "of a file server")))
     monkeypatch.setattr(source, "_finder", Mock(return_value=finder))

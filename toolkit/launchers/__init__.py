@@ -159,7 +159,11 @@ def choose(case: Case) -> tuple[str, str]:
     This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
     """
     name, reason = next((name, why) for name, claim in CLAIMS if (why := claim(case)))
-    return name, f"{case.target.name} {reason}"
+    module = reason.partition("imports ")[2].partition(",")[0]
+    # The user's module that imports what a claim names, if the script itself does not.
+    where = case.source.where.items() if module else ()
+    files = (f" (in {file})" for each, file in where if f"{each}.".startswith(f"{module}."))
+    return name, f"{case.target.name} {reason}{next(files, '')}"
 
 
 # Packages that spread no work over ranks by themselves.
@@ -185,8 +189,8 @@ def copies(case: Case, name: str, *, is_auto: bool) -> LauncherMismatchError | N
     """
     source, job, launcher = case.source, case.job, LAUNCHERS[name]
     submits = source.calls_any("submitit.AutoExecutor", "submitit.SlurmExecutor")
-    # A module that does may only be able to.
-    if submits and is_auto and "submitit" in source.own:
+    is_own = "submitit" not in source.where  # A module that does may only be able to.
+    if submits and is_own and is_auto:
         return LauncherMismatchError(
             f"{case.target.name} submits jobs of its own, and a job's container has no sbatch",
             place="SCRIPT",

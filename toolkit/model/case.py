@@ -137,7 +137,7 @@ class Source(NamedTuple):
             read.
         texts: texts in it that name a rank's variable, and ``MASTER_ADDR=localhost`` if it sets
             that.
-        own: what the script itself imports, and not only a module of the user.
+        where: module or member -> the file that imports it, if the script itself does not.
         needed: modules that the Python of the ranks must have.
         directories: those of local modules that the ranks would not see -> why they are needed.
         doubt: why a module that is missing may be available all the same; empty: no reason.
@@ -152,7 +152,7 @@ class Source(NamedTuple):
     certain: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    where: dict[str, str] = {}
     needed: tuple[Import, ...] = ()
     directories: dict[str, str] = {}
     doubt: str = ""
