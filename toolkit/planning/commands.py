@@ -34,6 +34,7 @@ class Command(NamedTuple):
         switches: options without a value, which are left out, but for that of a module.
         is_mixed: its options may stand among those of the program.
         stays: the command itself stays, and takes no options after its script.
+        starts: what it starts, if that is not in its words.
     """
 
     launcher: str
@@ -41,6 +42,7 @@ class Command(NamedTuple):
     switches: Mapping[str, str] = {}
     is_mixed: bool = False
     stays: bool = False
+    starts: tuple[str, ...] = ()
 
 
 def _options(names: str, **meanings: str) -> dict[str, str]:
@@ -112,7 +114,15 @@ _ACCELERATE = Command(
     ),
     is_mixed=True,
     stays=True,
+    starts=("accelerate", "launch"),
 )
+# It starts `accelerate launch` itself, which would be one launcher inside of another.
+_TRL: dict[tuple[str, ...], Command] = {
+    ("trl", name): _ACCELERATE._replace(
+        stays=False, starts=("accelerate", "launch", "-m", f"trl.scripts.{name}")
+    )
+    for name in ("dpo", "grpo", "kto", "reward", "rloo", "sft")
+}
 COMMANDS: dict[tuple[str, ...], Command] = {
     ("torchrun",): _TORCHRUN,
     ("python", "-m", "torch.distributed.run"): _TORCHRUN,
@@ -166,33 +176,58 @@ COMMANDS: dict[tuple[str, ...], Command] = {
         _options("no-wait"),
     ),
     ("accelerate", "launch"): _ACCELERATE,
+    ("colossalai", "run"): Command(
+        "torchrun",
+        _options(
+            "hostfile H include exclude master-addr master-port ssh-port extra-launch-args",
+            nproc_per_node=PER_NODE,
+            num_nodes=NODES,
+            host=HOSTS,
+        ),
+        _options("", m=MODULE),
+    ),
+    **_TRL,
 }
 # Those of the host are not for the image's programs.
 _OF_HOST = ("PATH", "LD_LIBRARY_PATH")
 _SWITCHES_OF_PYTHON = ("-u", "-O", "-B", "-W", "ignore")
+# Programs that only start another one.
+_STARTERS = (("env",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 
 
 def translate(words: Sequence[str], flags: Layer) -> tuple[str, Layer, str] | None:
     """Return what the command of another launcher starts, the flags with what it says, and a note.
 
-    Variables may come first: ``A=1 torchrun ...``. Return None for another command.
+    Variables and programs that only start another one may come first. Return None for a
+    command that starts no ranks, and has none of them.
 
     Raises:
         UsageError: it has an option that is not known here, starts nothing, or contradicts a flag.
     """
-    before = [*takewhile(lambda word: word.partition("=")[0].isidentifier() and "=" in word, words)]
-    rest = [*words[len(before) :]]
+    rest, env = _without_starters(words)
     read = _read(rest, flags)
-    if not rest or not (read or before):
+    if read is None and len(rest) == len(words):
         return None
     program, settings, note = read or (rest, {}, f"what is started is {rest[0]}")
-    env = dict(word.split("=", 1) for word in before)
-    env.pop("CUDA_VISIBLE_DEVICES", None)  # Slurm chooses the GPUs.
     if env:
         note = f"{note}, with {', '.join(f'--env {name}' for name in env)}"
     env = {**env, **settings.get("env", {}), **flags.values.get("env", {})}
     values = {**settings, **flags.values, "arguments": tuple(program[1:])}
     return program[0], flags._replace(values=values | ({"env": env} if env else {})), note
+
+
+def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command after ``A=1`` and ``nohup``, and the variables."""
+    rest, env = [*words], dict[str, str]()
+    while len(rest) > 1 and not rest[1].startswith("-"):
+        name, equals, value = rest[0].partition("=")
+        starter = next((each for each in _STARTERS if tuple(rest[: len(each)]) == each), ())
+        if not starter and not (equals and name.isidentifier()):
+            break
+        if equals and name != "CUDA_VISIBLE_DEVICES":  # Slurm chooses the GPUs.
+            env[name] = value
+        del rest[: len(starter) or 1]
+    return rest, env
 
 
 def _launcher_of(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]] | None:
@@ -212,7 +247,7 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
         return None
     (name, rest), command = known, COMMANDS[known[0]]
     given: dict[str, list[str]] = {}
-    place, program = " ".join(name), [*name] if command.stays else []
+    place, program = " ".join(name), [*command.starts]
     while rest and rest[0] != "--":
         option = rest[0].lstrip("-").partition("=")[0].replace("_", "-")
         if rest[0].startswith("-") and (not program or option in command.values):
@@ -235,7 +270,7 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
         return None
     if MODULE in given:
         rest = ["python", "-m", *rest]
-    if not command.stays and _launcher_of(rest):
+    if not command.starts and _launcher_of(rest):
         if command is not _SRUN:
             started = rest[2] if MODULE in given else rest[0]
             raise UsageError(
