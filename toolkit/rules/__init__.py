@@ -30,6 +30,7 @@ PURE = (
     job.size,
     job.gpus,
     job.gpu_types,
+    job.anywhere,
     job.user_gpus,
     job.user_jobs,
     job.time,

@@ -18,7 +18,7 @@ from toolkit.launchers import LAUNCHERS, offered
 from toolkit.launchers.base import Ability
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.site import PORTS, Use
+from toolkit.model.site import PORTS, SitePartition, Use
 from toolkit.model.slurm_options import OTHER_NAMES, OWN
 from toolkit.quoting import sbatch, shell
 from toolkit.sites import comment_example, comment_problem, resolve_gpu_type
@@ -136,6 +136,37 @@ def gpu_types(case: Case) -> Iterator[ToolkitError]:
     if error is not None:
         error.source = case.site.cited if case.partition is None else "sinfo"
         yield error
+
+
+def anywhere(case: Case) -> Iterator[ToolkitError]:
+    """Require a partition that fits a job that names none.
+
+    The cluster's default partition is not known here.
+    """
+    partitions = [each for each in case.site.partitions.values() if each.batch]
+    if case.partition_name or not partitions or any(_fits(case, each) for each in partitions):
+        return
+    requested, option = case.job.most_gpus, case.job.gpu_option
+    most = max(each.gpus for each in partitions)
+    is_gpus = requested > most
+    count = counted(case.job.node_range[0], "node")
+    each = f" with {counted(requested, 'GPU')} each" if requested else ""
+    yield ShapeError(
+        f"no partition of site {case.site.name} has {count}{each}",
+        place=option if is_gpus else "--nodes",
+        next_step=f"{option} {most}" if is_gpus else f"toolkit site show {case.site.name}",
+        source=case.site.cited,
+    )
+
+
+def _fits(case: Case, written: SitePartition) -> bool:
+    count = hostlist.count(written.nodes)
+    return (
+        case.job.most_gpus <= written.gpus
+        and (count is None or case.job.node_range[0] <= count)
+        and (written.memory is None or (case.memory or 0) <= written.memory)
+        and (written.cpus is None or _cpus(case) <= written.cpus)
+    )
 
 
 def user_gpus(case: Case) -> Iterator[ToolkitError]:

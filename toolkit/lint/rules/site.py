@@ -42,7 +42,7 @@ def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
     if known and name is not None and name not in known:
         cause = f"{site.name} has no partition {name!r}"
         yield UsageError(cause, place="--partition", choices=known, value=name)
-    rules = (job.partition, job.size, job.gpus)
+    rules = (job.partition, job.size, job.gpus, job.anywhere)
     for rule in (*rules, job.user_gpus, job.time):
         yield from rule(asked)
     lines = [directive for directive in script.directives if directive.effective]
