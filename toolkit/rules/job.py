@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import PurePosixPath
 
+from toolkit import units
 from toolkit.errors import (
     BindMissingError,
     LauncherMismatchError,
@@ -258,10 +259,23 @@ def contradictions(case: Case) -> Iterator[ToolkitError]:
 def _values(case: Case) -> Iterator[ToolkitError]:
     """Yield the values that an ``#SBATCH`` line or a shell cannot carry."""
     job = case.job
+    if job.time is not None:
+        try:
+            units.minutes(str(job.time))
+        except ValueError as error:
+            yield UsageError(str(error), place="--time", next_step="--time 2:00:00")
+    if job.mem is not None and case.memory is None:
+        yield UsageError(
+            f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes",
+            place="--mem",
+            next_step="--mem 16G",
+        )
     for own in OWN:
         value, flag = getattr(job, own.field), f"--{own.name}"
+        if own.name in ("mem", "time") or not isinstance(value, str):
+            continue
         try:
-            sbatch("" if value is None else value)
+            sbatch(value)
         except UsageError as error:
             yield UsageError(error.cause, place=flag, next_step=error.next_step)
         if value == "":
