@@ -54,12 +54,3 @@ def test_a_run_that_failed_is_no_measurement(tmp_path):
     ended(tmp_path / "runs/a-0001", kind="failed")
     with pytest.raises(UnknownRunError):
         compare.run(["runs/a-0001"], compare.settings({}, ()), 1, tmp_path, silent)
-
-
-@pytest.mark.parametrize(
-    ("env", "path"),
-    [({"PYTHONPATH": "/own:/lib"}, f"{compare.HOOK}:/own:/lib"), ({}, str(compare.HOOK))],
-)
-def test_the_users_pythonpath_stays_behind_the_hook(env, path):
-    """From a flag as from a job.toml: it is that of the merged job."""
-    assert compare._remembering(make_case({"env": env})).job.env["PYTHONPATH"] == path

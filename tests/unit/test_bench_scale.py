@@ -150,12 +150,10 @@ def test_arguments_follow_the_number_of_ranks():
 
 def test_the_job_of_a_point_has_its_arguments_and_the_hook():
     options = replace(OPTIONS, divide={"batch-size": 64}, gradient_size=4096)
-    given_inputs = adapted(options, point(2, "strong"), make_case({"env": {"PYTHONPATH": "/lib"}}))
+    given_inputs = adapted(options, point(2, "strong"), make_case())
     assert given_inputs.job.arguments[-2:] == ("--batch-size", "16")  # 2 nodes x 2 ranks
-    directory = f"{given_inputs.run}/scale"
     assert given_inputs.job.env == {
-        "PYTHONPATH": f"{directory}:/lib",
-        "TOOLKIT_SCALE": directory,
+        "TOOLKIT_SCALE": f"{given_inputs.run}/scale",
         "TOOLKIT_SCALE_BYTES": "4096",
     }
     bare = adapted(replace(OPTIONS, hook=False), point(2), make_case())

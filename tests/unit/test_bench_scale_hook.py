@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.bench.jobs import HOOK
 from toolkit.bench.scale import measurement
-from toolkit.bench.scale.study import HOOK
+from toolkit.config import package_directory
 
 OPTIMIZER = """\
 before, after = [], []
@@ -57,7 +58,8 @@ def ran(tmp_path: Path, script: str, **more: str) -> tuple[subprocess.CompletedP
         (tmp_path / "lib" / package / "__init__.py").touch()
     records = tmp_path / "scale"
     records.mkdir()
-    (records / "sitecustomize.py").write_bytes(HOOK.read_bytes())
+    for hook in (HOOK, package_directory("scripts") / "report" / "sitecustomize.py"):
+        (records / hook.name).write_bytes(hook.read_bytes())
     (tmp_path / "train.py").write_text(script)
     env = {
         "PYTHONPATH": f"{records}:{tmp_path / 'lib'}",
@@ -83,10 +85,3 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
         assert 0.15 <= own < after - before - 0.25
     (machine,) = records.glob("machine-*.json")
     assert json.loads(machine.read_text())["cores"] >= 1
-
-
-def test_the_module_of_this_name_that_the_image_has_is_imported_too(tmp_path):
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "sitecustomize.py").write_text("print('of the image')\n")
-    done, _ = ran(tmp_path, "print('ends')\n")
-    assert done.stdout == "of the image\nends\n"

@@ -1,7 +1,7 @@
 """`toolkit bench compare`: trainings side by side: samples by second, memory, accuracy.
 
 Speed and accuracy are those that the scripts print in their last line of JSON. Memory is measured
-from outside of them: every Python of the job imports ``inside/sitecustomize.py``, which asks the
+from outside of them: every Python of the job imports ``inside/toolkit_bench.py``, which asks the
 kernel at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
 """
 
@@ -24,7 +24,6 @@ from toolkit.planning.settings import Layer
 from toolkit.runs.run import Run
 from toolkit.units import or_dash
 
-HOOK = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process
 
 
@@ -50,20 +49,14 @@ class Row(Model, frozen=True, kw_only=True):
 
 
 def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
-    """Return the settings of all jobs: the user's, and those that measure memory."""
-    binds = (*given.get("bind", ()), f"{HOOK}:{HOOK}:ro")
+    """Return the settings of all jobs."""
     words = {"arguments": tuple(arguments)} if arguments else {}
-    return Layer("bench compare", {**given, **words, "bind": binds})
+    return Layer("bench compare", {**given, **words})
 
 
 def _remembering(given: Case) -> Case:
     """Have the processes of a run write their records into a directory of its own."""
-    before = given.job.env.get("PYTHONPATH", "")
-    env = {
-        **given.job.env,
-        "PYTHONPATH": f"{HOOK}:{before}" if before else str(HOOK),
-        "TOOLKIT_MEMORY": f"{given.run}/{_MEMORY}",
-    }
+    env = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run}/{_MEMORY}"}
     return given._replace(job=replace(given.job, env=env))
 
 
@@ -82,7 +75,14 @@ def run(
     for number in range(rounds):
         for target, runs in measured_runs.items():
             ended = _ended(cwd / target)
-            ran = ended or jobs.run(target, layer, cwd, say, adapt=_remembering)
+            ran = ended or jobs.run(
+                target,
+                layer,
+                cwd,
+                say,
+                adapt=_remembering,
+                on_plan=lambda plan: jobs.place_hook(plan, _MEMORY),
+            )
             if ran.outcome.kind != "ok":
                 raise jobs.FailedRunError(ran)
             runs += [] if ended and number else [ran]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from toolkit import scripts
 from toolkit.api.run import Adapt, CompletedRun, complete, unchanged
+from toolkit.config import package_directory
 from toolkit.model.run import Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Line, is_noise
+from toolkit.runs.run import Run
 from toolkit.runs.status import Changed, Event
 from toolkit.slurm.client import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
+HOOK = package_directory("bench/inside") / "toolkit_bench.py"
 
 
 class FailedRunError(Exception):
@@ -24,6 +28,14 @@ class FailedRunError(Exception):
     def __init__(self, ran: CompletedRun) -> None:
         super().__init__(ran.run.name)
         self.ran = ran
+
+
+def place_hook(plan: Plan, records: str) -> None:
+    """Put the module that measures in the ranks into a run, and make the folder of its records."""
+    run = Run(Path(plan.run_directory))
+    (run.directory / records).mkdir(exist_ok=True)
+    if plan.reports:  # the ranks may be Python
+        shutil.copyfile(HOOK, run.reports / HOOK.name)
 
 
 def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchanged) -> str:

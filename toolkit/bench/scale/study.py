@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -21,7 +20,6 @@ from toolkit.bench import jobs
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measurement import parse, sample
 from toolkit.bench.scale.model import Options, Point, Sample, Study
-from toolkit.config import package_directory
 from toolkit.errors import MalformedInputError
 from toolkit.files import read_text
 from toolkit.model.case import Case
@@ -34,8 +32,7 @@ from toolkit.runs.run import Run
 from toolkit.slurm.client import configured_wait, patiently
 from toolkit.slurm.hostlist import expand
 
-HOOK = package_directory("bench/inside") / "sitecustomize.py"
-_RECORDS = "scale"  # of a run's directory: the hook, and a file for each process
+_RECORDS = "scale"  # of a run's directory: a file for each process
 _MOST_BYTES = 16 << 20  # of a rank's file
 _MOST_LINES = 200_000  # that are kept of a run, of those with a measured value
 
@@ -124,9 +121,7 @@ def adapted(options: Options, point: Point, given: Case) -> Case:
     words = options.scaled_arguments(point.mode, planned.nodes * planned.ranks_per_node)
     env = dict(given.job.env)
     if options.hook:
-        records = f"{given.run}/{_RECORDS}"
-        before = f":{env['PYTHONPATH']}" if env.get("PYTHONPATH") else ""
-        env |= {"PYTHONPATH": f"{records}{before}", "TOOLKIT_SCALE": records}
+        env["TOOLKIT_SCALE"] = f"{given.run}/{_RECORDS}"
         env |= {"TOOLKIT_SCALE_BYTES": str(options.gradient_size)} if options.gradient_size else {}
     job = replace(given.job, arguments=(*given.job.arguments, *words), env=env)
     return given._replace(job=job)
@@ -190,10 +185,8 @@ def _measure_run(
     point, number = turn
 
     def prepare(plan: Plan) -> None:
-        if options.hook:  # where the ranks see it, inside of containers as well
-            target = Path(plan.run_directory) / _RECORDS
-            target.mkdir(exist_ok=True)
-            shutil.copyfile(HOOK, target / HOOK.name)
+        if options.hook:
+            jobs.place_hook(plan, _RECORDS)
         directory.note_run(point, number, plan.run_directory)
 
     adapt = partial(adapted, options, point)

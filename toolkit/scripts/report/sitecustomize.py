@@ -326,12 +326,16 @@ def _wrap(module: "Any") -> None:
     setattr(owner, joins, joined)
 
 
-def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-    """Return the spec of a module of ``_WORLDS``; this module is a finder.
+# What is called with a module once it is loaded. The module of `toolkit bench` adds to it.
+PATCHES = {name: [_wrap] for name in _WORLDS}  # type: dict[str, list[Callable[[Any], None]]]
 
-    When the module is loaded, the function that joins a world is wrapped.
+
+def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+    """Return the spec of a module of ``PATCHES``, which is patched when it is loaded.
+
+    This module is a finder.
     """
-    if name not in _WORLDS:
+    if name not in PATCHES:
         return None
     from importlib.machinery import PathFinder
 
@@ -341,7 +345,8 @@ def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
 
         def exec_module(module: "Any") -> None:
             execute(module)
-            _wrap(module)
+            for patch in PATCHES.get(module.__name__, ()):  # a loader may be that of others, too
+                patch(module)
 
         spec.loader.exec_module = exec_module
     return spec
@@ -405,5 +410,7 @@ def _import_next() -> None:
 _start()
 if "PYTHONFAULTHANDLER" not in os.environ:
     _quiet(faulthandler.enable)()
+if "TOOLKIT_SCALE" in os.environ or "TOOLKIT_MEMORY" in os.environ:
+    _quiet(__import__)("toolkit_bench")  # type: ignore[arg-type]  # it lies beside this module
 if __name__ == "sitecustomize":
     _import_next()

@@ -1,12 +1,13 @@
 """Record the steps and the memory of each rank that `toolkit bench` measures.
 
-Python imports it before the script. It patches PyTorch and Horovod when the script imports them,
-and neither when it does not. For each step of the optimizer it writes a line: the time, and the
-seconds of this rank's own work: outside of collectives, and of the backward pass up to the last
-gradient, after which it may wait for others. When the script takes down its process group, all
-ranks first add up a buffer of the size of their gradients a few times. That is for `bench scale`
-(``TOOLKIT_SCALE``). For `bench compare` (``TOOLKIT_MEMORY``) it writes the most memory that the
-process had at one time, as the kernel counted it, and on GPUs the most that PyTorch had.
+The module in ``scripts/report`` imports it before the script. It patches PyTorch and Horovod when
+the script imports them, and neither when it does not. For each step of the optimizer it notes the
+time, and the seconds of this rank's own work: outside of collectives, and of the backward pass up
+to the last gradient, after which it may wait for others. When the script takes down its process
+group, all ranks first add up a buffer of the size of their gradients a few times. That is for
+`bench scale` (``TOOLKIT_SCALE``). For `bench compare` (``TOOLKIT_MEMORY``) it writes the most
+memory that the process had at one time, as the kernel counted it, and on GPUs the most that PyTorch
+had.
 
 The script must not notice any error of this module. It works on Python 3.8 and later.
 """
@@ -16,8 +17,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib.abc
-import importlib.util
 import json
 import os
 import socket
@@ -27,9 +26,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False  # importing typing would cost every start of Python some milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable
     from typing import Any
 
 _MOST_STEPS = 200_000  # that are recorded of one process
@@ -273,36 +270,6 @@ def _describe_machine(directory: str) -> None:
     own.replace(path)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """A finder of the few modules that are patched; all others are left to the next one."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        self.waiting = dict(_PATCHES)
-        self.recorder = recorder
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find a module as the next finders do, and have it patched."""
-        del path, target
-        patch = self.waiting.pop(name, None)
-        if patch is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        with contextlib.suppress(AttributeError):  # of a loader that cannot be changed
-            run = spec.loader.exec_module
-
-            def run_and_patch(module: ModuleType) -> None:
-                run(module)
-                if module.__name__ == name:  # a loader may be that of other modules, too
-                    _quiet(patch)(self.recorder, module)
-
-            spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
-        return spec
-
-
 def _record_memory(directory: str) -> None:
     """Write the most memory of this process, when it ends."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -323,27 +290,13 @@ def _finish(recorder: _Recorder) -> None:
     recorder.flush()
 
 
-def _import_next() -> None:
-    """Import the module of this name that Python would have found without this one."""
-    ours, directory = sys.modules[__name__], str(Path(__file__).parent)
-    sys.path[:] = [path for path in sys.path if str(Path(path or ".").resolve()) != directory]
-    del sys.modules[__name__]
-    try:
-        __import__("sitecustomize")
-    except ImportError as error:
-        if error.name != "sitecustomize":
-            raise
-    finally:
-        sys.modules.setdefault(__name__, ours)
-
-
 if os.environ.get("TOOLKIT_SCALE"):
     _quiet(_describe_machine)(os.environ["TOOLKIT_SCALE"])
     _recorder = _Recorder(os.environ["TOOLKIT_SCALE"])
-    sys.meta_path.insert(0, _Finder(_recorder))
+    for _name, _patch in _PATCHES.items():
+        patch = _quiet(functools.partial(_patch, _recorder))
+        sys.modules["sitecustomize"].PATCHES.setdefault(_name, []).append(patch)
     atexit.register(_quiet(_finish), _recorder)
     os._exit = _around(os._exit, _quiet(_recorder.flush))
 if os.environ.get("TOOLKIT_MEMORY"):
     atexit.register(_quiet(_record_memory), os.environ["TOOLKIT_MEMORY"])
-if __name__ == "sitecustomize":
-    _import_next()
