@@ -100,8 +100,6 @@ def test_a_killed_study_goes_on(toolkit, toolkit_env, pytorch_image, shared_dir)
     ]
     # The last of 12 values is the result of the script, which may be the mean of the others.
     assert all(sample["values"] == 11 and sample["warm_up"] >= 2 for sample in samples)
-    one, both = (sample["cores"] for sample in samples)
-    assert one == both > 0, "the nodes of a local cluster are one machine"
 
 
 def two_ranks(

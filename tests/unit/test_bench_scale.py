@@ -62,7 +62,6 @@ def measured(
                 nodes=nodes,
                 ranks_per_node=1,
                 launcher="torchrun",
-                cores=8,
                 ended="2026-11-22T20:00:00+00:00",
             ),
             **changes,
@@ -259,15 +258,9 @@ def test_ranks_without_pytorch_print_their_own_part_of_a_step():
     assert taken.step_seconds == 1.0
 
 
-@pytest.mark.parametrize(
-    ("boots", "cores", "total", "full"),
-    [("xx", 2, 2, True), ("xy", 2, 4, False), ("xy", 1, 2, True), ("", 0, 0, False)],
-)
-def test_hosts_with_one_kernel_are_one_machine(boots, cores, total, full):
-    """Of two ranks on each."""
-    machines = {f"nid00{number}": (boot, cores) for number, boot in enumerate(boots)}
-    taken = taken_of(machines=machines)
-    assert (taken.cores, taken.oversubscribed) == (total, full)
+@pytest.mark.parametrize(("cores", "full"), [(0, False), (3, True), (4, False)])
+def test_more_ranks_than_cores_of_a_local_cluster_are_oversubscribed(cores, full):
+    assert taken_of(cores=cores).oversubscribed == full
 
 
 @pytest.mark.parametrize("results", [{}, {"samples_per_second": 0.0}, {"images_per_second": 5.0}])
@@ -297,7 +290,6 @@ def test_speed_up_and_efficiency_are_against_the_smallest_size():
 @pytest.mark.parametrize(
     ("first", "second", "options", "remark"),
     [
-        ({}, {"cores": 0}, OPTIONS, "the cores of the nodes are not recorded"),
         ({}, {"oversubscribed": True}, OPTIONS, "2 nodes x 1 rank: oversubscribed, more ranks"),
         (
             {},

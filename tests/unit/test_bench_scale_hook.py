@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -83,5 +82,3 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
     # The first step has no hook at its parameters yet; the others have 0.15 s of their own of 0.45.
     for own, before, after in zip(file.busy[1:], file.ends, file.ends[1:], strict=False):
         assert 0.15 <= own < after - before - 0.25
-    (machine,) = records.glob("machine-*.json")
-    assert json.loads(machine.read_text())["cores"] >= 1

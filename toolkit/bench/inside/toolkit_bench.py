@@ -256,20 +256,6 @@ def _measure(
     recorder.flush()
 
 
-def _describe_machine(directory: str) -> None:
-    """Write the cores of this machine, and the id of its kernel, unless another rank did."""
-    path = Path(directory, f"machine-{socket.gethostname()}.json")
-    path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        return
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    smt = Path("/sys/devices/system/cpu/smt/active")
-    threads = 2 if smt.exists() and smt.read_text(encoding="ascii").strip() == "1" else 1
-    own = path.with_name(f".{path.name}.{os.getpid()}")
-    own.write_text(json.dumps({"boot": boot, "cores": (os.cpu_count() or 1) // threads}))
-    own.replace(path)
-
-
 def _record_memory(directory: str) -> None:
     """Write the most memory of this process, when it ends."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -291,7 +277,6 @@ def _finish(recorder: _Recorder) -> None:
 
 
 if os.environ.get("TOOLKIT_SCALE"):
-    _quiet(_describe_machine)(os.environ["TOOLKIT_SCALE"])
     _recorder = _Recorder(os.environ["TOOLKIT_SCALE"])
     for _name, _patch in _PATCHES.items():
         patch = _quiet(functools.partial(_patch, _recorder))

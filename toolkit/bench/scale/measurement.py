@@ -8,7 +8,6 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolkit.bench.scale.model import Communication, Options, Point, RankTimes, Sample, Straggler
@@ -126,7 +125,7 @@ def sample(
     results: Mapping[str, Any],
     lines: Sequence[Line],
     files: Sequence[RankFile] = (),
-    machines: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    cores: int = 0,
 ) -> Sample:
     """Return the measurement of a run that has succeeded.
 
@@ -139,7 +138,7 @@ def sample(
         results: the JSON object that the script printed last.
         lines: of its logs.
         files: of its ranks.
-        machines: host -> id of its kernel and cores. Hosts with one kernel are one machine.
+        cores: of the one machine below all nodes; 0: each node has its own.
 
     Raises:
         MalformedInputError: the script did not print the metric, or no positive value of it.
@@ -154,9 +153,7 @@ def sample(
     if value <= 0:
         raise _no_metric(options, name, results)
     times = timeline(files) or _printed_times(lines)
-    known = list(machines.values())
-    on_machine = [boot for boot, _ in known]
-    is_full = any(on_machine.count(boot) * plan.ranks_per_node > most for boot, most in known)
+    is_full = 0 < cores < plan.nodes * plan.ranks_per_node
     return Sample(
         point=point.key,
         number=number,
@@ -170,7 +167,6 @@ def sample(
         cpus_per_rank=plan.cpus_per_rank,
         launcher=plan.launch.launcher,
         oversubscribed=is_full or 0 < plan.gpus_per_node < plan.ranks_per_node,
-        cores=sum(dict(known).values()),
         epoch_seconds=_epoch_seconds(options, value, results),
         straggler=straggler(times.get("ranks", ())),
         communication=_communication(files, results, plan.nodes * plan.ranks_per_node),

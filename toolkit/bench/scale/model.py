@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Literal
 
 from toolkit.errors import UsageError
-from toolkit.model.base import Model
+from toolkit.model.base import Stored
 from toolkit.units import counted
 
 Mode = Literal["strong", "weak"]
@@ -18,7 +18,7 @@ FORMAT = 1
 MOST_POINTS = 200
 
 
-class Options(Model, frozen=True, kw_only=True):
+class Options(Stored, frozen=True, kw_only=True):
     """The options of a study.
 
     Attributes:
@@ -111,7 +111,7 @@ class Options(Model, frozen=True, kw_only=True):
         return tuple(words)
 
 
-class Point(Model, frozen=True, kw_only=True):
+class Point(Stored, frozen=True, kw_only=True):
     """One size of a study, measured several times.
 
     Attributes:
@@ -131,7 +131,7 @@ class Point(Model, frozen=True, kw_only=True):
         return f"{self.mode}-{self.launcher or 'job'}-{self.nodes}x{ranks}"
 
 
-class RankTimes(Model, frozen=True, kw_only=True):
+class RankTimes(Stored, frozen=True, kw_only=True):
     """The steps of one rank after the warm-up.
 
     Attributes:
@@ -148,7 +148,7 @@ class RankTimes(Model, frozen=True, kw_only=True):
     busy_seconds: float
 
 
-class Straggler(Model, frozen=True, kw_only=True):
+class Straggler(Stored, frozen=True, kw_only=True):
     """Ranks on which all others wait.
 
     Attributes:
@@ -162,7 +162,7 @@ class Straggler(Model, frozen=True, kw_only=True):
     others_seconds: float
 
 
-class Communication(Model, frozen=True, kw_only=True):
+class Communication(Stored, frozen=True, kw_only=True):
     """An all-reduce of the gradients, measured by the ranks of the run itself.
 
     Attributes:
@@ -178,7 +178,7 @@ class Communication(Model, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Sample(Model, frozen=True, kw_only=True):
+class Sample(Stored, frozen=True, kw_only=True):
     """The measurement of one run.
 
     Attributes:
@@ -191,7 +191,6 @@ class Sample(Model, frozen=True, kw_only=True):
         nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the job's shape.
         launcher: that started the ranks.
         oversubscribed: there are more ranks than cores, or than GPUs.
-        cores: of the machines below the ranks; 0: unknown.
         start_seconds: from the first rank's start to the first step.
         warm_up_seconds: what the steps before the steady state took longer than later ones.
         step_seconds: of the steady state, by the slowest rank; 0: unknown.
@@ -214,7 +213,6 @@ class Sample(Model, frozen=True, kw_only=True):
     cpus_per_rank: int = 1
     launcher: str = ""
     oversubscribed: bool = False
-    cores: int = 0
     start_seconds: float = 0.0
     warm_up_seconds: float = 0.0
     step_seconds: float = 0.0
@@ -239,7 +237,7 @@ class Sample(Model, frozen=True, kw_only=True):
         return self.size * self.cpus_per_rank, "core"
 
 
-class Study(Model, frozen=True, kw_only=True):
+class Study(Stored, frozen=True, kw_only=True):
     """``report.json``: a study with its measurements so far.
 
     Attributes:

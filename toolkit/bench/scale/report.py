@@ -152,11 +152,6 @@ def remarks(entry: Series, study: Study) -> Iterator[str]:
     if shapes:
         why = "oversubscribed, more ranks than cores or GPUs"
         yield f"{shapes}: {why}{reason or '; this says nothing of scaling'}"
-    elif not all(sample.cores for sample in study.samples):
-        yield (
-            "the cores of the nodes are not recorded, so that more ranks than cores would not be "
-            "noticed"
-        )
     for before, after in pairwise(entry.counting):
         runs = min(before.value.runs, after.value.runs)
         if runs > 1 and before.value.overlaps(after.value):

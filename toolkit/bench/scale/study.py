@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Tail
 from toolkit.runs.run import Run
 from toolkit.slurm.client import configured_wait, patiently
-from toolkit.slurm.hostlist import expand
 
 _RECORDS = "scale"  # of a run's directory: a file for each process
 _MOST_BYTES = 16 << 20  # of a rank's file
@@ -242,14 +240,8 @@ def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> S
     lines = (line for line in Tail(run).read(last=True) if any(word in line.text for word in words))
     records = run.directory / _RECORDS
     files = [parse(text) for text in _texts(records, "*.jsonl")]
-    machines: dict[str, tuple[str, int]] = {}
-    for path in sorted(records.glob("machine-*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(read_text(path))
-            machines[path.stem] = (str(data["boot"]), int(data["cores"]))
-    if not machines and run.job is not None and run.job.cluster is not None:  # a local cluster
-        cores = os.cpu_count() or 1
-        machines = dict.fromkeys(expand(outcome.nodes), ("local", cores))
+    # All nodes of a local cluster are one machine.
+    is_local = run.job is not None and run.job.cluster is not None
     measured = sample(
         options,
         point,
@@ -259,7 +251,7 @@ def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> S
         results=outcome.results,
         lines=list(islice(lines, _MOST_LINES)),
         files=[file for file in files if file is not None],
-        machines=machines,
+        cores=(os.cpu_count() or 1) if is_local else 0,
     )
     return replace(measured, nodelist=outcome.nodes, job_id=run.job_id, ended=now())
 
