@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from toolkit.bench.jobs import HOOK
-from toolkit.bench.scale import measurement
+from toolkit.bench.scale.measurement import RankFile
 from toolkit.config import package_directory
+from toolkit.model.base import from_json
 
 OPTIMIZER = """\
 before, after = [], []
@@ -75,10 +77,9 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
     done, records = ran(tmp_path, SCRIPT + ending)
     assert done.stdout == "ends\n"
     assert done.returncode == (1 if "raise" in ending else 0), done.stderr
-    (path,) = records.glob("*.jsonl")
-    file = measurement.parse(path.read_text())
-    assert file is not None
-    assert (file.rank, len(file.ends)) == (3, 4)
+    (path,) = records.glob("*.json")
+    file = from_json(path.read_text(), RankFile)
+    assert (file.rank, len(file.steps)) == (3, 4)
     # The first step has no hook at its parameters yet; the others have 0.15 s of their own of 0.45.
-    for own, before, after in zip(file.busy[1:], file.ends, file.ends[1:], strict=False):
+    for (before, _), (after, own) in pairwise(file.steps):
         assert 0.15 <= own < after - before - 0.25

@@ -360,21 +360,15 @@ study_options: Decorator[Any] = options(
         help="Bytes that ranks add up in a step (default: as the optimizer's parameters have).",
     ),
     click.option(
-        "--samples-per-epoch",
-        type=click.IntRange(1),
-        help="For hours per epoch, if the script prints neither samples_per_epoch nor epochs and "
-        "seconds.",
-    ),
-    click.option(
         "--count-oversubscribed",
         metavar="REASON",
-        help="Count points with more ranks than cores for speed-up and fits; the report has the "
+        help="Count points with more ranks than cores for speed-up; the report has the "
         "reason.",
     ),
     click.option(
         "--no-hook",
         is_flag=True,
-        help="Record no steps in the ranks: no communication share, stragglers and start-up.",
+        help="Record no steps in the ranks: no communication share, no stragglers.",
     ),
 )
 
@@ -425,8 +419,7 @@ def scale(
 
     Each point is a job of `toolkit run`; JOB is a folder with a job.toml, or a training script that
     prints samples_per_second, or the key of --metric. The report has medians with their spread,
-    speed-up, efficiency, hours and the share of communication: toolkit docs run/scale explains
-    them.
+    speed-up, efficiency and the share of communication: toolkit docs run/scale explains them.
 
     \b
     Examples:

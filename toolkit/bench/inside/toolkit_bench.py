@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_STEPS = 200_000  # that are recorded of one process
-_FLUSH = 1.0  # seconds between two writes
 _REPEATS = 5
 _MOST_BYTES = 256 << 20  # of the buffer; the time of a larger one is computed from it
 _READY = 60.0  # seconds in which all ranks must reach the measurement
@@ -50,14 +49,13 @@ class _Recorder:
     def __init__(self, directory: str) -> None:
         self.pid = os.getpid()
         self.began = time.time()
-        self.path = Path(directory, f"{socket.gethostname()}-{self.pid}.jsonl")
-        self.lines: list[str] = []
-        self.steps = 0
+        self.path = Path(directory, f"{socket.gethostname()}-{self.pid}.json")
+        self.steps: list[tuple[float, float]] = []
+        self.communication: dict[str, Any] | None = None
         self.busy = 0.0
         self.mark = time.perf_counter()
         self.depth = 0
         self.entered = self.ready = 0.0
-        self.written = 0.0
         self.nested = 0
         self.gradients: dict[int, int] = {}
         self.is_sharded = False
@@ -84,17 +82,14 @@ class _Recorder:
     def end_step(self, optimizer: Any) -> None:
         """Record a step of an optimizer, unless it is within that of another one."""
         self.nested -= 1
-        if self.nested or os.getpid() != self.pid or self.steps >= _MOST_STEPS:
+        if self.nested or os.getpid() != self.pid or len(self.steps) >= _MOST_STEPS:
             return
         now = time.perf_counter()
         self.busy += now - self.mark if self.depth == 0 else 0.0
         if id(optimizer) not in self.gradients:
             self.watch(optimizer)
-        self.lines.append(json.dumps([round(time.time(), 6), round(self.busy, 6)]))
-        self.steps, self.busy, self.mark = self.steps + 1, 0.0, now
-        if now - self.written > _FLUSH:
-            self.flush()
-            self.mark = time.perf_counter()
+        self.steps.append((round(time.time(), 6), round(self.busy, 6)))
+        self.busy, self.mark = 0.0, now
 
     def watch(self, optimizer: Any) -> None:
         """Note the bytes of an optimizer's gradients, and from now on when the last is ready."""
@@ -110,20 +105,14 @@ class _Recorder:
         sizes = (parameter.numel() * parameter.element_size() for parameter in parameters)
         self.gradients[id(optimizer)] = sum(sizes)
 
-    def flush(self) -> None:
-        """Write the lines so far."""
-        if os.getpid() != self.pid or not self.lines or not self.steps:
+    def write(self) -> None:
+        """Write what is recorded so far."""
+        if os.getpid() != self.pid or not self.steps:
             return  # a child of the rank, or a process that trains nothing
-        if not self.written:
-            self.lines.insert(0, json.dumps(self.header()))
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in self.lines))
-        self.lines, self.written = [], time.perf_counter()
-
-    def header(self) -> dict[str, object]:
-        """Return what identifies the rank."""
         rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
-        return {"rank": int(rank), "host": socket.gethostname(), "began": self.began}
+        record = {"rank": int(rank), "host": socket.gethostname(), "began": self.began}
+        record.update(steps=self.steps, communication=self.communication)
+        self.path.write_text(json.dumps(record))
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,8 +241,8 @@ def _measure(
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
     median = sorted(times[1:])[_REPEATS // 2] * wanted / size
-    recorder.lines.append(json.dumps({"allreduce": median, "bytes": wanted, "backend": backend}))
-    recorder.flush()
+    recorder.communication = {"seconds": median, "bytes": wanted, "backend": backend}
+    recorder.write()
 
 
 def _record_memory(directory: str) -> None:
@@ -273,7 +262,7 @@ def _finish(recorder: _Recorder) -> None:
     """Measure communication where the script has not taken down its process group."""
     if getattr(sys, "last_value", None) is None and "torch.distributed" in sys.modules:
         _quiet(_measure_torch)(recorder)
-    recorder.flush()
+    recorder.write()
 
 
 if os.environ.get("TOOLKIT_SCALE"):
@@ -282,6 +271,6 @@ if os.environ.get("TOOLKIT_SCALE"):
         patch = _quiet(functools.partial(_patch, _recorder))
         sys.modules["sitecustomize"].PATCHES.setdefault(_name, []).append(patch)
     atexit.register(_quiet(_finish), _recorder)
-    os._exit = _around(os._exit, _quiet(_recorder.flush))
+    os._exit = _around(os._exit, _quiet(_recorder.write))
 if os.environ.get("TOOLKIT_MEMORY"):
     atexit.register(_quiet(_record_memory), os.environ["TOOLKIT_MEMORY"])

@@ -6,45 +6,42 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolkit.bench.scale.model import Communication, Options, Point, RankTimes, Sample, Straggler
 from toolkit.bench.scale.statistics import warm_up
 from toolkit.errors import MalformedInputError
+from toolkit.model.base import Stored
 from toolkit.model.run import Plan
 from toolkit.runs.logs import Line
 
-_FLOAT_BYTES = 4  # of a parameter, where a script prints only their number
 _MOST = 100_000  # values that are read of one run
 _LONGEST = 10_000  # characters of a line that can hold a value
 _NUMBER = r"(?P<value>[+-]?\d{1,18}(?:\.\d{0,18})?(?:[eE][+-]?\d{1,3})?)"
-# A rank is a straggler if its own work in a step takes by so much longer than the others' median,
+# A rank is a straggler if its own work in a step takes by so much longer than that of most ranks,
 _FACTOR = 1.25
-# by so much of the whole step,
-_SHARE = 0.1
-# and by so many deviations of the others, where there are enough of them to have one.
-_DEVIATIONS = 5.0
-_ENOUGH = 4
+# by so much of the whole step, and by so many deviations.
+_SHARE, _DEVIATIONS = 0.1, 5.0
 
 
-class RankFile(NamedTuple):
-    """The steps of one process.
+class RankFile(Stored, frozen=True, kw_only=True):
+    """What the module in one rank has recorded.
 
     Attributes:
         began: start of the process, in seconds since the epoch.
-        ends: the time of the end of each step.
-        busy: of each step, the seconds outside of calls in which a rank waits for others.
+        steps: of each step, the time of its end, and the seconds outside of calls in which a rank
+            waits for others.
         communication: measured at the end; None: it was not.
     """
 
     rank: int
     host: str
     began: float
-    ends: tuple[float, ...]
-    busy: tuple[float, ...]
-    communication: Communication | None
+    steps: tuple[tuple[float, float], ...]
+    communication: Communication | None = None
 
 
 def number_of(data: object, key: str) -> float | None:
@@ -58,42 +55,6 @@ def number_of(data: object, key: str) -> float | None:
         return None
 
 
-def parse(text: str) -> RankFile | None:
-    """Return the content of a rank's file; None if it is not one.
-
-    Its last line may be incomplete, because the rank was killed.
-    """
-    header: dict[str, Any] = {}
-    steps: list[list[float]] = []
-    communication: Communication | None = None
-    for entry in _json_lines(text):
-        if isinstance(entry, list) and len(entry) == 2:
-            own = [number_of({"": value}, "") for value in entry]
-            steps += [[value for value in own if value is not None]] if None not in own else []
-        elif isinstance(entry, dict) and "allreduce" in entry:
-            seconds, size = number_of(entry, "allreduce"), number_of(entry, "bytes")
-            communication = None
-            if seconds is not None and size is not None and seconds > 0:
-                backend = str(entry.get("backend", ""))[:40]
-                communication = Communication(bytes=int(size), seconds=seconds, backend=backend)
-        elif number_of(entry, "rank") is not None:
-            header = header or entry
-    rank = number_of(header, "rank")
-    if rank is None or not steps:
-        return None
-    ends, busy = zip(*steps, strict=True)
-    began, host = number_of(header, "began") or ends[0], str(header.get("host", ""))[:255]
-    return RankFile(int(rank), host, began, ends, busy, communication)
-
-
-def _json_lines(text: str) -> Iterator[Any]:
-    for line in text.split("\n"):  # a string in JSON may hold U+2028
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-
-
 def printed_values(lines: Iterable[str], metric: str) -> list[float]:
     """Return the values of a metric in the lines that a rank printed.
 
@@ -105,8 +66,10 @@ def printed_values(lines: Iterable[str], metric: str) -> list[float]:
     for line in lines:
         if metric not in line or len(line) > _LONGEST or len(values) >= _MOST:
             continue
+        value = None
         if line.lstrip().startswith("{"):
-            value = next((number_of(entry, metric) for entry in _json_lines(line.strip())), None)
+            with suppress(ValueError, RecursionError):
+                value = number_of(json.loads(line), metric)
         else:
             match = pattern.search(line)
             value = float(match["value"]) if match else None
@@ -152,7 +115,7 @@ def sample(
     value = statistics.median(values[dropped:]) if values else 0.0
     if value <= 0:
         raise _no_metric(options, name, results)
-    times = timeline(files) or _printed_times(lines)
+    times = timeline(files)
     is_full = 0 < cores < plan.nodes * plan.ranks_per_node
     return Sample(
         point=point.key,
@@ -167,9 +130,12 @@ def sample(
         cpus_per_rank=plan.cpus_per_rank,
         launcher=plan.launch.launcher,
         oversubscribed=is_full or 0 < plan.gpus_per_node < plan.ranks_per_node,
-        epoch_seconds=_epoch_seconds(options, value, results),
         straggler=straggler(times.get("ranks", ())),
-        communication=_communication(files, results, plan.nodes * plan.ranks_per_node),
+        communication=max(
+            (file.communication for file in files if file.communication),
+            key=lambda entry: entry.seconds,
+            default=Communication(),
+        ),
         **times,
     )
 
@@ -190,57 +156,28 @@ def timeline(files: Iterable[RankFile]) -> dict[str, Any]:
     The warm-up is that of the lowest rank. Ranks that made fewer steps than others, such as a
     process that trained something else, are left out.
     """
-    known = sorted(files, key=lambda file: (file.rank, -len(file.ends)))
-    known = list({file.rank: file for file in reversed(known)}.values())[::-1]
-    most = max((len(file.ends) for file in known), default=0)
-    known = [file for file in known if len(file.ends) * 2 > most]
+    by_rank = {file.rank: file for file in sorted(files, key=lambda file: len(file.steps))}
+    most = max((len(file.steps) for file in by_rank.values()), default=0)
+    known = [by_rank[rank] for rank in sorted(by_rank) if len(by_rank[rank].steps) * 2 > most]
     if most < 2:
         return {}
-    ends = known[0].ends
-    durations = [after - before for before, after in pairwise(ends)]
-    dropped = warm_up(durations)
-    rest = statistics.median(durations[dropped:])
+    ends = [end for end, _ in known[0].steps]
+    dropped = warm_up([after - before for before, after in pairwise(ends)])
     ranks = tuple(
         RankTimes(
             rank=file.rank,
             host=file.host,
             steps=steps,
-            step_seconds=(file.ends[-1] - file.ends[dropped]) / steps,
-            busy_seconds=math.fsum(file.busy[dropped + 1 :]) / steps,
+            step_seconds=(file.steps[-1][0] - file.steps[dropped][0]) / steps,
+            busy_seconds=math.fsum(busy for _, busy in file.steps[dropped + 1 :]) / steps,
         )
         for file in known
-        if (steps := len(file.ends) - 1 - dropped) > 0
+        if (steps := len(file.steps) - 1 - dropped) > 0
     )
     return {
         "ranks": ranks,
-        "start_seconds": max(0.0, ends[0] - min(file.began for file in known)),
-        "warm_up_seconds": max(0.0, sum(durations[:dropped]) - dropped * rest),
         "step_seconds": max((times.step_seconds for times in ranks), default=0.0),
     }
-
-
-def _printed_times(lines: Iterable[Line]) -> dict[str, Any]:
-    """Return the steps of ranks that print ``busy_seconds`` themselves, as a sample has them."""
-    texts: dict[tuple[int, str], list[str]] = {}
-    for line in lines:
-        if line.rank is not None and "busy_seconds" in line.text:
-            texts.setdefault((line.rank, line.host), []).append(line.text)
-    ranks = []
-    for (rank, host), own in sorted(texts.items()):
-        if busy := printed_values(own, "busy_seconds"):
-            dropped = warm_up(busy)
-            whole = printed_values(own, "step_seconds")[dropped:]
-            ranks.append(
-                RankTimes(
-                    rank=rank,
-                    host=host,
-                    steps=len(busy) - dropped,
-                    step_seconds=statistics.fmean(whole) if whole else 0.0,
-                    busy_seconds=statistics.fmean(busy[dropped:]),
-                )
-            )
-    most = max((times.step_seconds for times in ranks), default=0.0)
-    return {"ranks": tuple(ranks), "step_seconds": most}
 
 
 def straggler(ranks: Sequence[RankTimes]) -> Straggler | None:
@@ -249,53 +186,24 @@ def straggler(ranks: Sequence[RankTimes]) -> Straggler | None:
     A straggler does more by itself in each step than the others do, who wait for it in the
     collectives. More than half of the ranks cannot be stragglers: they are the rule.
     """
-    ordered = sorted(ranks, key=lambda times: times.busy_seconds)
-    for count in range(1, len(ordered) // 2 + 1):
-        slow, rest = ordered[-count:], ordered[:-count]
-        if _is_apart(slow[0], rest) and not (len(rest) > 1 and _is_apart(rest[-1], rest[:-1])):
-            return Straggler(
-                ranks=tuple(sorted(times.rank for times in slow)),
-                hosts=tuple(sorted({times.host for times in slow})),
-                busy_seconds=slow[-1].busy_seconds,
-                others_seconds=statistics.median(times.busy_seconds for times in rest),
-            )
-    return None
-
-
-def _is_apart(times: RankTimes, rest: Sequence[RankTimes]) -> bool:
-    others = [other.busy_seconds for other in rest]
-    median = statistics.median(others)
-    excess = times.busy_seconds - median
-    step = times.step_seconds or times.busy_seconds
-    if times.busy_seconds < _FACTOR * median or excess < _SHARE * step or excess <= 0:
-        return False
-    deviation = statistics.median(abs(value - median) for value in others)
-    return len(rest) < _ENOUGH or excess >= _DEVIATIONS * deviation
-
-
-def _communication(
-    files: Sequence[RankFile], results: Mapping[str, Any], ranks: int
-) -> Communication:
-    """Return the all-reduce of a run, of the rank that took longest, or why it was not measured."""
-    measured = [file.communication for file in files if file.communication]
-    if measured:
-        return max(measured, key=lambda entry: entry.seconds)
-    if ranks == 1:
-        return Communication(note="one rank adds up nothing")
-    note = "not measured: no rank ran an optimizer of PyTorch"
-    if files:
-        note = "not measured: a sharded model, or no process group of PyTorch or Horovod"
-    parameters = number_of(results, "parameters") or 0
-    return Communication(bytes=int(parameters) * _FLOAT_BYTES, note=note)
-
-
-def _epoch_seconds(options: Options, value: float, results: Mapping[str, Any]) -> float:
-    """Return the time of an epoch; 0 if neither the options nor the script have what it takes."""
-    samples = options.samples_per_epoch or number_of(results, "samples_per_epoch") or 0
-    if samples > 0 and not options.is_time:
-        return samples / value
-    seconds, epochs = number_of(results, "seconds"), number_of(results, "epochs")
-    return seconds / epochs if seconds and epochs and seconds > 0 and epochs > 0 else 0.0
+    if not ranks:
+        return None
+    usual = statistics.median_low(times.busy_seconds for times in ranks)
+    deviation = statistics.median_low(abs(times.busy_seconds - usual) for times in ranks)
+    slow = [
+        times
+        for times in ranks
+        if times.busy_seconds >= _FACTOR * usual
+        and times.busy_seconds - usual >= max(_SHARE * times.step_seconds, _DEVIATIONS * deviation)
+    ]
+    if not slow or len(slow) * 2 > len(ranks):
+        return None
+    return Straggler(
+        ranks=tuple(times.rank for times in slow),
+        hosts=tuple(sorted({times.host for times in slow})),
+        busy_seconds=max(times.busy_seconds for times in slow),
+        others_seconds=usual,
+    )
 
 
 def _no_metric(options: Options, name: str, results: Mapping[str, Any]) -> MalformedInputError:

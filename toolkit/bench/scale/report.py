@@ -1,6 +1,6 @@
 """From measurements to reports: a table, a page, and JSON for later comparisons.
 
-The rows are medians with their spread, speed-up, efficiency and hours.
+The rows are medians with their spread, speed-up and efficiency.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import NamedTuple
 
 from toolkit import reports
 from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.model import Communication, Mode, Point, Sample, Straggler, Study
+from toolkit.bench.scale.model import Mode, Point, Sample, Straggler, Study
 from toolkit.bench.scale.statistics import Spread, spread
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.reports.charts import Axis, Curve, Mark, chart
 from toolkit.text import redacted
 from toolkit.units import counted, or_dash
-
-_MOST_RUNS = 40  # names of runs that are listed for a point
 
 
 class Row(NamedTuple):
@@ -48,7 +46,6 @@ class Row(NamedTuple):
     speedup: Spread | None
     efficiency: Spread | None
     counts: bool
-    communication: Communication
     communication_share: float | None
     step_seconds: float
     straggler: Straggler | None
@@ -71,11 +68,6 @@ class Series(NamedTuple):
         """Return the rows that say something of scaling."""
         return tuple(row for row in self.rows if row.counts)
 
-    @property
-    def sizes(self) -> list[int]:
-        """Return the numbers of ranks that count, each once."""
-        return sorted({row.size for row in self.counting})
-
 
 def series(study: Study) -> tuple[Series, ...]:
     """Return the measured points of a study by mode and launcher."""
@@ -95,11 +87,8 @@ def series(study: Study) -> tuple[Series, ...]:
 def _row(study: Study, point: Point, samples: tuple[Sample, ...]) -> Row:
     values = [sample.value for sample in samples]
     rates = [1 / value for value in values] if study.options.is_time else values
-    step = _known(samples, "step_seconds")
-    sums = [sample.communication for sample in samples if sample.communication.seconds]
-    middle = sorted(sums, key=lambda entry: entry.seconds)[len(sums) // 2 :]
-    communication = middle[0] if middle else samples[0].communication
-    share = communication.seconds / step if 0 < communication.seconds < step else None
+    step = _known(sample.step_seconds for sample in samples)
+    sums = _known(sample.communication.seconds for sample in samples)
     return Row(
         point=point,
         samples=samples,
@@ -109,8 +98,7 @@ def _row(study: Study, point: Point, samples: tuple[Sample, ...]) -> Row:
         speedup=None,
         efficiency=None,
         counts=not _is_oversubscribed(samples) or bool(study.options.count_oversubscribed),
-        communication=communication,
-        communication_share=share,
+        communication_share=sums / step if 0 < sums < step else None,
         step_seconds=step,
         straggler=_straggler(samples),
     )
@@ -121,19 +109,16 @@ def _is_oversubscribed(samples: Iterable[Sample]) -> bool:
     return any(sample.oversubscribed for sample in samples)
 
 
-def _known(samples: Iterable[Sample], field: str) -> float:
-    """Return the median of the values of a field that are known, which are not 0."""
-    known = [value for sample in samples if (value := float(getattr(sample, field)))]
-    return statistics.median(known) if known else 0.0
+def _known(values: Iterable[float]) -> float:
+    """Return the median of the values that are known, which are not 0."""
+    return statistics.median(list(filter(None, values)) or [0.0])
 
 
 def _straggler(samples: Sequence[Sample]) -> Straggler | None:
     """Return the straggler of most runs; one that is slow once may have been unlucky."""
     stragglers = [sample.straggler for sample in samples if sample.straggler]
     ranks = [straggler.ranks for straggler in stragglers]
-    if not ranks or ranks.count(statistics.mode(ranks)) * 2 <= len(samples):
-        return None
-    return next(entry for entry in stragglers if entry.ranks == statistics.mode(ranks))
+    return next((s for s in stragglers if ranks.count(s.ranks) * 2 > len(samples)), None)
 
 
 def _scaled(row: Row, base: Row | None) -> Row:
@@ -146,12 +131,11 @@ def _scaled(row: Row, base: Row | None) -> Row:
 
 def remarks(entry: Series, study: Study) -> Iterator[str]:
     """Yield what the numbers of a series do not show, or must not be read as."""
-    shapes, reason = _shapes(entry, lambda row: _is_oversubscribed(row.samples)), ""
-    if study.options.count_oversubscribed:
-        reason = f"; counted all the same, because: {study.options.count_oversubscribed}"
-    if shapes:
-        why = "oversubscribed, more ranks than cores or GPUs"
-        yield f"{shapes}: {why}{reason or '; this says nothing of scaling'}"
+    if shapes := _shapes(entry, lambda row: _is_oversubscribed(row.samples)):
+        reason = study.options.count_oversubscribed
+        taken = f"counted all the same, because: {reason}"
+        verdict = taken if reason else "this says nothing of scaling"
+        yield f"{shapes}: oversubscribed, more ranks than cores or GPUs; {verdict}"
     for before, after in pairwise(entry.counting):
         runs = min(before.value.runs, after.value.runs)
         if runs > 1 and before.value.overlaps(after.value):
@@ -160,36 +144,12 @@ def remarks(entry: Series, study: Study) -> Iterator[str]:
     if single := _shapes(entry, lambda row: row.counts and row.value.runs < 2):
         yield f"{single}: one run does not show the spread; measure with --runs 3"
     for row in entry.rows:
-        yield from _remarks_on(row)
-    every = [(sample, row) for row in entry.rows for sample in row.samples]
-    most, row = max(every, key=lambda run: run[0].warm_up / run[0].values)
-    if most.warm_up:
-        share = f"{most.warm_up} of {most.values} printed values"
-        yield f"up to {share} of a run were dropped as warm-up ({_shape(row)})"
-    if once := [run for run in every if run[0].values == 1]:
-        slowest, row = max(once, key=lambda run: run[0].warm_up_seconds)
-        longer = f"{slowest.warm_up_seconds:.2g} s longer than later ones ({_shape(row)})"
-        bias = f"; the first steps took up to {longer}" if slowest.warm_up_seconds else ""
-        yield f"the script prints one value for a whole run, which may include its warm-up{bias}"
-
-
-def _remarks_on(row: Row) -> Iterator[str]:
-    """Yield that the all-reduce took longer than a step that has one, and who is a straggler."""
-    if row.step_seconds and row.communication.seconds >= row.step_seconds:
-        took = f"took {row.communication.seconds * 1000:.3g} ms"
-        yield (
-            f"{_shape(row)}: an all-reduce alone {took}, and a whole step "
-            f"{row.step_seconds * 1000:.3g} ms: the share of communication is not known; "
-            "the machines or the network were busier at the end of the run"
-        )
-    if (slow := row.straggler) is not None:
-        numbers = ", ".join(map(str, slow.ranks[:20]))
-        noun, verb = ("rank", "does") if len(slow.ranks) == 1 else ("ranks", "do")
-        yield (
-            f"{_shape(row)}: straggler {noun} {numbers} on {', '.join(slow.hosts[:20])}: {verb} "
-            f"{slow.busy_seconds * 1000:.3g} ms of its own work in each step, the others "
-            f"{slow.others_seconds * 1000:.3g} ms, and they wait"
-        )
+        if (slow := row.straggler) is not None:
+            yield (
+                f"{_shape(row)}: straggler rank {', '.join(map(str, slow.ranks[:20]))} on "
+                f"{', '.join(slow.hosts[:20])}: {slow.busy_seconds * 1000:.3g} ms of its own work "
+                f"in each step, the others {slow.others_seconds * 1000:.3g} ms, and they wait"
+            )
 
 
 def _shapes(entry: Series, is_meant: Callable[[Row], bool]) -> str:
@@ -210,8 +170,6 @@ def page(study: Study) -> str:
     """Return what is measured of a study so far as one HTML page."""
     entries, samples = series(study), study.samples
     directory = shlex.quote(f"{study.directory}/report.json")
-    dates = sorted(sample.ended[:10] for sample in samples if sample.ended)
-    days = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
     runs = f"{counted(len(samples), 'run')} at {counted(len(study.points), 'point')}"
     planned = len(study.points) * study.options.runs
     missing = f"; {planned - len(samples)} of {planned} not measured"
@@ -220,16 +178,11 @@ def page(study: Study) -> str:
         "scale.html.j2",
         title=f"Scaling of {study.options.target}",
         summary=f"Site {study.origin.get('site', '')}, metric {study.options.metric}: {runs}"
-        f"{f', {days}' if days else ''}{missing if planned > len(samples) else ''}.",
+        f"{missing if planned > len(samples) else ''}.",
         sections=[_section(study, entry) for entry in entries],
         pictures=_pictures(study, entries) if entries else [],
         again=f"toolkit bench scale --again {directory} --directory scale/again",
         facts=[(name, value) for name, value in facts.items() if value],
-        runs=[
-            (row.point.key, ", ".join(sample.name for sample in row.samples[:_MOST_RUNS]))
-            for entry in entries
-            for row in entry.rows
-        ],
     )
 
 
@@ -241,10 +194,9 @@ def _section(study: Study, entry: Series) -> dict[str, object]:
 
 def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a series, for the terminal and the page."""
-    _, unit = entry.rows[0].samples[0].units
     header = (
-        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency", "serial"),
-        *(f"{unit} h/epoch", "communication", "step", "start"),
+        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency"),
+        *("communication", "step"),
     )
     return header, [
         (
@@ -254,13 +206,8 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             f"{row.value.low:.6g}-{row.value.high:.6g}" if row.value.runs > 1 else "one run",
             "oversubscribed" if not row.counts else _median(row.speedup, ".2f"),
             "-" if not row.counts else _median(row.efficiency, ".0%"),
-            or_dash(_serial(entry, row), ".1%"),
-            or_dash(
-                _known(row.samples, "epoch_seconds") * row.samples[0].units[0] / 3600 or None, ".3g"
-            ),
             or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
-            f"{start:.3g} s" if (start := _known(row.samples, "start_seconds")) else "-",
         )
         for row in entry.rows
     ]
@@ -270,67 +217,30 @@ def _median(value: Spread | None, form: str) -> str:
     return or_dash(value.median if value else None, form)
 
 
-def _serial(entry: Series, row: Row) -> float | None:
-    """Return the serial fraction that explains a speed-up (Karp and Flatt, 1990); None: unknown.
-
-    By Amdahl's law for strong scaling, by Gustafson's for weak scaling.
-    """
-    factor = row.size / entry.counting[0].size if row.counts else 1.0
-    if row.speedup is None or factor == 1:
-        return None
-    speedup = row.speedup.median
-    if entry.mode == "weak":
-        return (factor - speedup) / (factor - 1)
-    return (1 / speedup - 1 / factor) / (1 - 1 / factor)
-
-
 def _pictures(study: Study, entries: Sequence[Series]) -> list[tuple[dict[str, object], str]]:
     """Return the charts that a study has values for, each with its caption."""
     metric = study.options.metric
-    sizes = sorted({size for entry in entries for size in entry.sizes})
-    hollow = "Hollow marks are oversubscribed: they say nothing of scaling."
     bars = "Bars are the lowest and the highest run."
-    title = f"{'Time' if study.options.is_time else 'Rate'}: {metric}"
-    caption = f"{bars} {hollow} Both axes are logarithmic."
-    drawn = [(title, _curves(entries, lambda row: row.value), Axis(metric), caption)]
-    percent = "{:.0%}".format
+    rates = _curves(entries, lambda row: row.value)
+    caption = f"{bars} Hollow marks are oversubscribed. Both axes are logarithmic."
+    drawn = [(chart(metric, rates, Axis("ranks"), Axis(metric)), caption)]
     if any(len(entry.counting) > 1 for entry in entries):
-        curves = _curves(entries, lambda row: row.speedup)
-        ideal = _plain("ideal", sizes, lambda size: size / sizes[0])
-        caption = f"Against the smallest size. {bars}"
-        drawn.append(("Speed-up", [*curves, ideal], Axis("speed-up"), caption))
         curves = _curves(entries, lambda row: row.efficiency)
-        curves.append(_plain("ideal", sizes, lambda _: 1.0))
-        axis = Axis("efficiency", is_log=False, least=1.0, write=percent)
-        caption = f"Speed-up divided by the factor of the ranks. {bars}"
-        drawn.append(("Efficiency", curves, axis, caption))
-    if any(row.communication_share for entry in entries for row in entry.rows):
-        curves = _curves(entries, lambda row: row.communication_share)
-        axis = Axis("all-reduce / step", is_log=False, least=0.1, write=percent)
-        caption = "An all-reduce of the gradients' size by the time of a step: an upper limit."
-        drawn.append(("Share of communication", curves, axis, f"{caption} {hollow}"))
-    ranks = Axis("ranks")
-    return [(chart(title, curves, ranks, axis), caption) for title, curves, axis, caption in drawn]
+        axis = Axis("efficiency", is_log=False, least=1.0, write="{:.0%}".format)
+        caption = f"Speed-up against the smallest size, divided by the factor of the ranks. {bars}"
+        drawn.append((chart("Efficiency", curves, Axis("ranks"), axis), caption))
+    return drawn
 
 
-def _curves(
-    entries: Sequence[Series], value_of: Callable[[Row], Spread | float | None]
-) -> list[Curve]:
+def _curves(entries: Sequence[Series], value_of: Callable[[Row], Spread | None]) -> list[Curve]:
     """Return a curve for each series with the rows that have a value."""
     curves = []
     for entry in entries:
-        marks = []
-        for row in entry.rows:
-            value = value_of(row)
-            value = spread([value]) if isinstance(value, float) else value
-            if value:
-                marks.append(Mark(row.size, value.median, value.low, value.high, not row.counts))
-        if marks:
-            curves.append(Curve(entry.name, tuple(marks)))
+        values = [(row, value_of(row)) for row in entry.rows]
+        marks = [
+            Mark(row.size, value.median, value.low, value.high, not row.counts)
+            for row, value in values
+            if value
+        ]
+        curves.append(Curve(entry.name, tuple(marks)))
     return curves
-
-
-def _plain(name: str, sizes: Iterable[int], value_of: Callable[[int], float]) -> Curve:
-    """Return the line of a function of the number of ranks."""
-    values = [(size, value_of(size)) for size in sizes]
-    return Curve(name, tuple(Mark(size, y, y, y) for size, y in values), is_plain=True)

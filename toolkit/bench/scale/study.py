@@ -17,10 +17,11 @@ from toolkit import __version__, git
 from toolkit.api.run import CompletedRun, await_end
 from toolkit.bench import jobs
 from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.measurement import parse, sample
+from toolkit.bench.scale.measurement import RankFile, sample
 from toolkit.bench.scale.model import Options, Point, Sample, Study
 from toolkit.errors import MalformedInputError
 from toolkit.files import read_text
+from toolkit.model.base import BadDataError, from_json
 from toolkit.model.case import Case
 from toolkit.model.run import Plan
 from toolkit.planning.case import gather
@@ -236,10 +237,7 @@ def _comparable(plan: Plan) -> tuple[object, ...]:
 def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> Sample:
     """Measure a run that has succeeded, by what it printed and recorded."""
     run, outcome = ran
-    words = (options.metric, "busy_seconds")
-    lines = (line for line in Tail(run).read(last=True) if any(word in line.text for word in words))
-    records = run.directory / _RECORDS
-    files = [parse(text) for text in _texts(records, "*.jsonl")]
+    lines = (line for line in Tail(run).read(last=True) if options.metric in line.text)
     # All nodes of a local cluster are one machine.
     is_local = run.job is not None and run.job.cluster is not None
     measured = sample(
@@ -250,14 +248,14 @@ def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> S
         plan=run.plan,
         results=outcome.results,
         lines=list(islice(lines, _MOST_LINES)),
-        files=[file for file in files if file is not None],
+        files=list(_records(run.directory / _RECORDS)),
         cores=(os.cpu_count() or 1) if is_local else 0,
     )
     return replace(measured, nodelist=outcome.nodes, job_id=run.job_id, ended=now())
 
 
-def _texts(directory: Path, pattern: str) -> Iterator[str]:
-    """Yield the texts of files of ranks that can be read."""
-    for path in sorted(directory.glob(pattern)):
-        with suppress(OSError, UnicodeDecodeError):
-            yield read_text(path, _MOST_BYTES)
+def _records(directory: Path) -> Iterator[RankFile]:
+    """Yield what ranks have recorded, but for one that was killed while it wrote."""
+    for path in sorted(directory.glob("*.json")):
+        with suppress(OSError, UnicodeDecodeError, BadDataError):
+            yield from_json(read_text(path, _MOST_BYTES), RankFile)
