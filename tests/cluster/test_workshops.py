@@ -35,19 +35,19 @@ def process_of(report: dict[str, Any]) -> int:
     return int(report["attempts"][0]["person"].removeprefix("tkw").partition("-")[0])
 
 
-@pytest.fixture
-def light(tmp_path: Path) -> Path:
-    """A workshop whose exercises need no image."""
-    scripts = {
-        "bad": "labels = {}; labels['label']",
-        "good": "print('{\"accuracy\": 0.5}')",
-        "endless": "import time; time.sleep(3600)",
-    }
-    folder = tmp_path / "light"
+SCRIPTS = {
+    "bad": "labels = {}; labels['label']",
+    "good": "print('{\"accuracy\": 0.5}')",
+    "endless": "import time; time.sleep(3600)",
+}
+
+
+def workshop(folder: Path, *names: str) -> Path:
+    """Write a workshop whose exercises need no image."""
     text = 'title = "Light"\n'
-    for name, script in scripts.items():
+    for name in names:
         (folder / name).mkdir(parents=True)
-        (folder / name / "train.py").write_text(script + "\n")
+        (folder / name / "train.py").write_text(SCRIPTS[name] + "\n")
         job = 'launcher = "none"\nruntime = "none"\ntime = "10"\n'
         (folder / name / "job.toml").write_text(job)
         text += f'[[exercises]]\nname = "{name}"\nfolder = "{name}"\n'
@@ -55,12 +55,10 @@ def light(tmp_path: Path) -> Path:
     return folder
 
 
-def test_who_got_what_and_why_not_is_reported(toolkit, light):
+def test_who_got_what_and_why_not_is_reported(toolkit, tmp_path):
     """One exercise fails for all: the others go on."""
-    only = ("--only", "bad", "--only", "good")
-    done = toolkit(
-        "workshop", "rehearse", str(light), "--people", "3", *only, "--json", timeout=400
-    )
+    light = workshop(tmp_path / "light", "bad", "good")
+    done = toolkit("workshop", "rehearse", str(light), "--people", "3", "--json", timeout=400)
     assert done.returncode == 92, (done.stdout[-3000:], done.stderr[-3000:])
     report = json.loads(done.stdout)
     attempts = sorted(report["attempts"], key=lambda each: str(each["person"]))
@@ -94,8 +92,9 @@ def intruder() -> Iterator[Any]:
 
 
 def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_counts(
-    toolkit, user, intruder, light
+    toolkit, user, intruder, tmp_path
 ):
+    light = workshop(tmp_path / "light", "good")
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
         place = Path(name)
         place.chmod(0o755)
@@ -179,10 +178,11 @@ def started(
     "how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
 )
 def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
-    toolkit_env, toolkit, light, tmp_path, how
+    toolkit_env, toolkit, tmp_path, how
 ):
     """After Ctrl-C at once, with a report; after SIGKILL by the next `rehearse --clean`."""
-    words = ("workshop", "rehearse", str(light), "--people", "2", "--only", "endless")
+    light = workshop(tmp_path / "light", "endless")
+    words = ("workshop", "rehearse", str(light), "--people", "2")
     (tmp_path / "cwd").mkdir()
     with started(toolkit_env, words, tmp_path / "cwd") as (process, log):
         pid = process.pid

@@ -11,7 +11,7 @@ from toolkit.cli import console
 from toolkit.cli.shared import INTERRUPTED, json_option, require_passed
 from toolkit.config import package_directory
 from toolkit.errors import PreflightError, UsageError
-from toolkit.files import hash_file, read_json, read_text, write_atomically
+from toolkit.files import hash_file, read_json, read_text
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
@@ -348,25 +348,12 @@ def reset(name: str, folder: Path) -> None:
     show_default=True,
     help="Nodes of each partition of the local cluster.",
 )
-@click.option("--only", multiple=True, metavar="EXERCISE", help="Run only this one; repeatable.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=60,
-    show_default=True,
-    metavar="MINUTES",
-    help="End a participant's command after this time.",
-)
-@click.option("--html", type=FOLDER, metavar="FILE", help="Also write the report as a page.")
 @click.option("--clean", is_flag=True, help="Only remove what a killed rehearsal has left here.")
 @json_option
 def rehearse(
     folder: Path,
     people: int | None,
     nodes: int,
-    only: tuple[str, ...],
-    limit: int,
-    html: Path | None,
     clean: bool,
     as_json: bool,
 ) -> int:
@@ -379,7 +366,6 @@ def rehearse(
     \b
     Examples:
       toolkit workshop rehearse first-steps --people 6
-      toolkit workshop rehearse first-steps --people 40 --only 01-ddp --html report.html
       toolkit workshop rehearse --clean
     """
     if clean:
@@ -392,11 +378,7 @@ def rehearse(
         return 0
     count = people or load(folder).people
     with console.Steps() as steps:
-        report = acts.rehearse(
-            folder, steps, people=count, nodes=nodes, limit=limit * 60.0, only=only
-        )
-    if html is not None:
-        write_atomically(html, reports.to_html(report))
+        report = acts.rehearse(folder, steps, people=count, nodes=nodes)
     header, *rows = reports.rows(report)
     parts = [console.table(header, rows), "", console.mapping(reports.summary(report))]
     parts += [console.subject("failed", f"{where}: {why}") for where, why in reports.causes(report)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,7 @@ from toolkit.workshops.model import (
     Exercise,
     Workshop,
 )
-from toolkit.workshops.reading import data_directory, job_of, load, source_of
+from toolkit.workshops.reading import data_directory, load, source_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -53,7 +53,6 @@ def pack(
     images: bool = True,
     key: Path | None = None,
     results: str | None = None,
-    only: Sequence[str] = (),
 ) -> Contents:
     """Pack the workshop of a folder; equal workshops give equal bytes.
 
@@ -64,7 +63,6 @@ def pack(
         images: the images are packed, not only their locks.
         key: a private key that signs it.
         results: the directory of results, in place of the workshop's own; None: that one.
-        only: the exercises to pack, with the images that they use; empty: all.
 
     Raises:
         ConfigError: ``workshop.toml`` is broken.
@@ -75,8 +73,6 @@ def pack(
     workshop, name = load(folder), folder.resolve().name
     if results is not None:
         workshop = replace(workshop, results=results)
-    if only:
-        workshop = _reduced(folder, workshop, only)
     with temporary_beside(target) as scratch:
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
@@ -99,15 +95,6 @@ def pack(
         archive.write(target, head | {path: sources[path] for path in described}, described)
         progress.end()
     return contents
-
-
-def _reduced(folder: Path, workshop: Workshop, only: Sequence[str]) -> Workshop:
-    """Return a workshop with some of its exercises and the images of these."""
-    exercises = tuple(each for each in workshop.exercises if each.name in only)
-    jobs = [job_of(source_of(folder, each)) for each in exercises]
-    used = {job.image for job in jobs if job is not None} | {workshop.image}
-    images = {name: lock for name, lock in workshop.images.items() if name in used}
-    return replace(workshop, exercises=exercises, images=images)
 
 
 def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, archive.Source]:

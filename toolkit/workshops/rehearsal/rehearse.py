@@ -8,12 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, UsageError
@@ -22,21 +19,18 @@ from toolkit.shell import Progress, interrupted_by_signals
 from toolkit.text import one_line
 from toolkit.units import counted
 from toolkit.workshops import archive, pack, results
-from toolkit.workshops.model import WORKSHOP, Workshop
+from toolkit.workshops.model import WORKSHOP
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
 from toolkit.workshops.rehearsal.stage import HOME, Stage, stage, temporary_place
 
-_EVERY = 1.0  # seconds between two measurements of memory
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
 
-def rehearse(
-    folder: Path, progress: Progress, *, people: int, nodes: int, limit: float, only: Sequence[str]
-) -> Report:
+def rehearse(folder: Path, progress: Progress, *, people: int, nodes: int) -> Report:
     """Rehearse on a local cluster with real users; nothing of it is left afterwards.
 
     Args:
@@ -44,15 +38,20 @@ def rehearse(
         progress: shows the steps.
         people: the number of participants.
         nodes: of each partition of the local cluster.
-        limit: seconds after which a command of a participant is ended.
-        only: the exercises to run; empty: all.
 
     Raises:
         ForbiddenError: this user is not root.
         UsageError: no exercise of the workshop has a job.
     """
     workshop = load(folder)
-    exercises = _exercises(folder, workshop, only, progress)
+    jobs = [each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None]
+    exercises = tuple(jobs)
+    if not exercises:
+        raise UsageError(
+            "no exercise has a job.toml: notebooks are not rehearsed",
+            place=f"{WORKSHOP}, table exercises",
+            next_step="add an exercise with a job.toml",
+        )
     if os.geteuid() != 0:
         raise ForbiddenError(
             "only root can create the users of a rehearsal",
@@ -68,7 +67,7 @@ def rehearse(
         results.open_directory(place / "results")
         # Packed and unpacked again, as the real one.
         source, packed = place / "workshop", place / "workshop.tar"
-        pack.pack(folder, packed, progress, results=str(place / "results"), only=only)
+        pack.pack(folder, packed, progress, results=str(place / "results"))
         progress.begin("unpack", packed.name)
         archive.unpack(packed, source)
         packed.unlink()
@@ -76,9 +75,9 @@ def rehearse(
         with stage(workshop, nodes, place, progress) as cluster:
             what = f"{counted(people, 'participant')}, {', '.join(exercises)}"
             progress.begin("rehearsal", what)
-            words = (f"{limit:g}", str(source), python, *exercises)
-            began, busy = time.time(), _busy()
-            memory, stopped = run_all(
+            words = (str(source), python, *exercises)
+            began = time.time()
+            stopped = run_all(
                 [_participant(env, place, cluster, person, words) for person in persons]
             )
             progress.end("interrupted" if stopped else "done")
@@ -89,33 +88,8 @@ def rehearse(
                 exercises=exercises,
                 cluster=cluster.about,
                 seconds=round(time.time() - began, 1),
-                attempts=attempts(
-                    persons, () if stopped else (JOIN, *exercises), began, _waiting(cluster), limit
-                ),
-                cpus=os.cpu_count() or 1,
-                cpu_seconds=round(_busy() - busy, 1),
-                memory=memory,
+                attempts=attempts(persons, () if stopped else (JOIN, *exercises), began),
             )
-
-
-def _exercises(
-    folder: Path, workshop: Workshop, only: Sequence[str], progress: Progress
-) -> tuple[str, ...]:
-    """Return the exercises to run, which are those with a job."""
-    jobs = {each.name: job_of(source_of(folder, each)) is not None for each in workshop.exercises}
-    names = [name for name, has_job in jobs.items() if has_job]
-    wrong = next((name for name in only if name not in names), None)
-    if wrong is not None or not names:
-        raise UsageError(
-            f"no exercise with a job.toml is called {wrong}" if names else "all are notebooks",
-            place="--only" if names else f"{WORKSHOP}, table exercises",
-            choices=names,
-            value=wrong or "",
-            next_step=f"--only with one of: {', '.join(names)}" if names else "add an exercise",
-        )
-    if len(names) < len(jobs) and not only:
-        progress.say("left out", f"{', '.join(sorted({*jobs} - {*names}))}: notebooks")
-    return tuple(name for name in names if name in only or not only)
 
 
 def _participant(
@@ -138,20 +112,15 @@ def _participant(
     return (*change, "bash", "-c", _COMMANDS, "participant", *words)
 
 
-def run_all(commands: Sequence[Sequence[str]]) -> tuple[int, bool]:
-    """Run all commands at once; an interrupt ends them.
-
-    Returns:
-        The most bytes of memory that they took, measured every second, and whether they were ended.
-    """
-    before, most, is_stopped = _available(), 0, False
+def run_all(commands: Sequence[Sequence[str]]) -> bool:
+    """Run all commands at once; return whether an interrupt has ended them."""
+    is_stopped = False
     processes: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
             processes.append(shell.start(command, cwd="/", new_session=True))
-        while any(process.poll() is None for process in processes):
-            most = max(most, before - _available())
-            time.sleep(_EVERY)
+        for process in processes:
+            process.wait()
     except KeyboardInterrupt:  # what has been done so far is reported
         is_stopped = True
     finally:
@@ -160,15 +129,11 @@ def run_all(commands: Sequence[Sequence[str]]) -> tuple[int, bool]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return most, is_stopped
+    return is_stopped
 
 
 def attempts(
-    people: Sequence[Person],
-    expected: Sequence[str],
-    began: float,
-    waited: dict[tuple[str, str], float],
-    limit: float,
+    people: Sequence[Person], expected: Sequence[str], began: float
 ) -> tuple[Attempt, ...]:
     """Return what the participants did, in the order of their ends.
 
@@ -176,42 +141,30 @@ def attempts(
         people: the participants, whose homes have what their commands left.
         expected: what each of them was to do: a participant who could not go on has failed.
         began: when the first command began, in seconds since 1970.
-        waited: person and exercise -> seconds in the queue.
-        limit: seconds after which a command was ended.
     """
     done: list[Attempt] = []
     for person in people:
         own: dict[str, Attempt] = {}
         for line in _text(person.home / "times").splitlines():
             with contextlib.suppress(ValueError):  # a line of a job
-                name, code, start, end = line.rsplit(" ", 3)
-                span = (float(start) - began, float(end) - began)
-                queued = waited.get((person.name, name))
-                own[name] = _attempt(person, name, int(code), span, queued)
-                if not own[name].ok and span[1] - span[0] >= limit:  # 137 is of memory, too
-                    cause = "it took too long, and was ended"
-                    own[name] = replace(own[name], cause=cause, fix="")
+                name, code, end = line.rsplit(" ", 2)
+                own[name] = _attempt(person, name, int(code), float(end) - began)
         lost = next((name for name in expected if name not in own), None)
         if lost is not None and (JOIN not in own or own[JOIN].ok):
-            now = time.time() - began
-            own[lost] = _attempt(person, lost, 1, (now, now), None)
+            own[lost] = _attempt(person, lost, 1, time.time() - began)
         done += own.values()
     return tuple(sorted(done, key=lambda each: each.after))
 
 
-def _attempt(
-    person: Person, name: str, code: int, span: tuple[float, float], queued: float | None
-) -> Attempt:
+def _attempt(person: Person, name: str, code: int, after: float) -> Attempt:
     accuracy = (_data(person.home / f"{name}.json").get("results") or {}).get("accuracy")
     cause, fix = _cause(person.home, name) if code else ("", "")
     return Attempt(
         person=person.name,
         exercise=name,
         ok=code == 0,
-        began=round(span[0], 1),
-        after=round(span[1], 1),
+        after=round(after, 1),
         accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
-        queued=queued,
         cause=one_line(cause),
         fix=one_line(fix),
     )
@@ -245,34 +198,3 @@ def _text(path: Path) -> str:
     with contextlib.suppress(OSError):
         return read_text(path, errors="replace", below=path.parent)
     return ""
-
-
-def _waiting(cluster: Stage) -> dict[tuple[str, str], float]:
-    """Return how long each job waited, by its user and name."""
-    return dict(_waited(shell.run((*cluster.words(Path("/")), *_QUESTION)).stdout))
-
-
-_QUESTION = ("squeue", "--noheader", "--states=all", "--format=%u|%j|%V|%S")
-
-
-def _waited(answer: str) -> Iterator[tuple[tuple[str, str], float]]:
-    for line in answer.splitlines():
-        user, _, rest = line.partition("|")
-        name, submitted, started = rest.rsplit("|", 2)
-        with contextlib.suppress(ValueError):  # N/A: it has not started
-            passed = datetime.fromisoformat(started) - datetime.fromisoformat(submitted)
-            yield (user, name), max(0.0, passed.total_seconds())
-
-
-def _available() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
-def _busy() -> float:
-    """Return the seconds that all CPUs together were busy since the machine started."""
-    words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
-    user, nice, system, _idle, _wait, irq, softirq = map(int, words[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

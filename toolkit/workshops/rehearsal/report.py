@@ -1,15 +1,14 @@
-"""The report of a rehearsal: data, and its forms as text and as HTML. Pure."""
+"""The report of a rehearsal: data, and its form as text. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from math import ceil
 from statistics import median
 
-from toolkit import reports
 from toolkit.model.base import Model
-from toolkit.units import counted, human_size, human_time
+from toolkit.units import counted, human_time
 
 JOIN = "join"
 
@@ -22,9 +21,7 @@ class Attempt(Model, frozen=True, kw_only=True):
         exercise: its name; ``join``: the joining of the workshop.
         ok: it succeeded.
         accuracy: that it printed; None if it printed none.
-        began: seconds from the first command of the rehearsal to the beginning.
         after: seconds from the first command of the rehearsal to the end.
-        queued: seconds in the queue; None if it is unknown.
         cause: why it failed.
         fix: what to do about it.
     """
@@ -34,8 +31,6 @@ class Attempt(Model, frozen=True, kw_only=True):
     ok: bool
     after: float
     accuracy: float | None = None
-    began: float = 0.0
-    queued: float | None = None
     cause: str = ""
     fix: str = ""
 
@@ -51,9 +46,6 @@ class Report(Model, frozen=True, kw_only=True):
         cluster: on which it ran, as text.
         seconds: the whole time of all participants.
         attempts: what the participants did, in the order of time.
-        cpus: of this machine, on which all nodes are.
-        cpu_seconds: that these CPUs were busy.
-        memory: the most bytes of memory that the participants and their jobs took.
     """
 
     workshop: str
@@ -63,60 +55,35 @@ class Report(Model, frozen=True, kw_only=True):
     cluster: str
     seconds: float
     attempts: tuple[Attempt, ...]
-    cpus: int = 0
-    cpu_seconds: float = 0.0
-    memory: int = 0
 
     @property
     def failures(self) -> tuple[Attempt, ...]:
         """The attempts that failed."""
         return tuple(attempt for attempt in self.attempts if not attempt.ok)
 
-    def first_accuracies(self) -> dict[str, tuple[float, float]]:
-        """Return the seconds of each participant from the own first command to the first accuracy.
-
-        The second number is how many of these the jobs waited in the queue.
-        """
-        first: dict[str, tuple[float, float]] = {}
-        began: dict[str, float] = {}
-        queued: dict[str, float] = {}
-        for each in sorted(self.attempts, key=lambda each: each.after):
-            began.setdefault(each.person, each.began)
-            queued[each.person] = queued.get(each.person, 0.0) + (each.queued or 0.0)
+    def first_accuracies(self) -> dict[str, float]:
+        """Return the seconds of each participant to the first accuracy."""
+        first: dict[str, float] = {}
+        for each in self.attempts:
             if each.accuracy is not None:
-                seconds = each.after - began[each.person]
-                first.setdefault(each.person, (seconds, queued[each.person]))
+                first[each.person] = min(each.after, first.get(each.person, each.after))
         return first
 
 
 def summary(report: Report) -> dict[str, str]:
     """Return the report in a few lines: name -> value."""
     first = report.first_accuracies().values()
-    queued = [each.queued for each in report.attempts if each.queued is not None]
     return {
         "workshop": f"{report.workshop}, {counted(report.people, 'participant')}",
         "cluster": report.cluster,
         "duration": human_time(report.seconds) + (", interrupted" if report.interrupted else ""),
-        "first accuracy": f"{_spread([seconds for seconds, _ in first])}, from the own first "
-        f"command; {len(first)} of {counted(report.people, 'participant')}",
-        "of it queued": _spread([waited for _, waited in first]) if queued else "unknown",
-        "in the queue": f"{_spread(queued)}, of each job" if queued else "unknown",
+        "first accuracy": f"{_spread(first)}; {len(first)} of "
+        f"{counted(report.people, 'participant')}",
         "failures": str(len(report.failures)),
-        "machine": _machine(report),
-        "memory": human_size(report.memory),
     }
 
 
-def _machine(report: Report) -> str:
-    busy = report.cpu_seconds / max(report.seconds * report.cpus, 1.0)
-    each = report.cpu_seconds / max(report.people, 1)
-    return (
-        f"{counted(report.cpus, 'CPU')}, {min(busy, 1.0):.0%} busy; "
-        f"{each:.1f} s of CPU for each participant"
-    )
-
-
-def _spread(seconds: Sequence[float]) -> str:
+def _spread(seconds: Collection[float]) -> str:
     """Format the median, the time in which nine of ten were done, and the longest."""
     if not seconds:
         return "none"
@@ -137,24 +104,21 @@ def rows(report: Report) -> list[tuple[str, ...]]:
     return [
         ("PARTICIPANT", "FIRST ACCURACY", *columns),
         *(
-            (person, _first(first.get(person)), *(cells.get((person, n), "-") for n in columns))
+            (
+                person,
+                human_time(first[person]) if person in first else "-",
+                *(cells.get((person, name), "-") for name in columns),
+            )
             for person in people
         ),
     ]
-
-
-def _first(first: tuple[float, float] | None) -> str:
-    if first is None:
-        return "-"
-    return f"after {human_time(first[0])}, queued {human_time(first[1])}"
 
 
 def _cell(attempt: Attempt) -> str:
     if not attempt.ok:
         return f"FAILED {human_time(attempt.after)}"
     accuracy = "ok" if attempt.accuracy is None else f"{attempt.accuracy:.3f}"
-    waited = "" if attempt.queued is None else f", queued {human_time(attempt.queued)}"
-    return f"{accuracy} at {human_time(attempt.after)}{waited}"
+    return f"{accuracy} at {human_time(attempt.after)}"
 
 
 def causes(report: Report) -> Iterator[tuple[str, str]]:
@@ -170,14 +134,3 @@ def causes(report: Report) -> Iterator[tuple[str, str]]:
 def _of_anyone(text: str, person: str) -> str:
     """Return a text without the name of a participant."""
     return re.sub(rf"(?<![\w-]){re.escape(person)}(?![\w-])", "USER", text)
-
-
-def to_html(report: Report) -> str:
-    """Return the report as a page of HTML that requests nothing from outside."""
-    return reports.render(
-        "rehearsal.html.j2",
-        title=f"Rehearsal of {report.workshop}",
-        summary=summary(report),
-        people=rows(report),
-        causes=list(causes(report)),
-    )
