@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from pathlib import Path
 
 from toolkit.config import shipped
-from toolkit.errors import EXHAUSTED, ForbiddenError, ScriptMissingError, UsageError
+from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.files import read_toml, temporary_beside
 from toolkit.model.job import Job
 
@@ -25,7 +23,6 @@ def copy(name: str, target: Path) -> None:
     Raises:
         ScriptMissingError: no exercise has this name.
         UsageError: there is something at the target.
-        ForbiddenError: the directory above cannot be written to.
     """
     name = name.removeprefix("jobs/").strip("/")
     source = shipped("jobs") / name
@@ -44,28 +41,18 @@ def copy(name: str, target: Path) -> None:
             place="DIRECTORY",
             next_step=f"toolkit jobs copy {name} OTHER-DIRECTORY",
         )
-    try:
-        copy_folder(source, target)
-    except OSError as error:
-        if error.errno in EXHAUSTED:
-            raise
-        raise ForbiddenError(
-            f"{target} cannot be written: {error.strerror}", place=str(target)
-        ) from error
+    copy_folder(source, target)
 
 
 def copy_folder(source: Path, target: Path) -> None:
     """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
     with temporary_beside(target) as scratch:
         copied = scratch / "copy"
-        try:
-            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-        except shutil.Error as error:  # of all errors as texts, the first, such as a full disk
-            _, place, reason = error.args[0][0]
-            number = re.match(r"\[Errno (\d{1,5})\]", str(reason))
-            if number is None:
-                raise
-            raise OSError(int(number[1]), os.strerror(int(number[1])), str(place)) from None
+        for file in source.rglob("*"):
+            inner = file.relative_to(source)
+            if file.is_file() and not {"__pycache__", "runs"} & {*inner.parts}:
+                (copied / inner).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copied / inner)
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
             path.chmod(0o755 if path.is_dir() else 0o644)
