@@ -119,7 +119,7 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
         assert join().startswith("WARN")
         assert Path("/etc/hostname").stat().st_uid == 0
         assert "not counted" in toolkit("workshop", "status", str(light)).stderr
-        assert toolkit("workshop", "reset", user.name, str(light)).returncode == 0
+        own.unlink()
         assert join().startswith("PASS")
 
         left = own.read_bytes()
@@ -146,7 +146,8 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
         assert "\033" not in status.stdout + status.stderr
         found = json.loads(toolkit("workshop", "status", "--json", str(light)).stdout)
         assert [each["name"] for each in found["participants"]] == [user.name]
-        assert len(found["not_counted"]) == 7, found["not_counted"]
+        (left_out,) = found["not_counted"]
+        assert left_out["why"].startswith("6 files"), left_out
         done = toolkit("workshop", "close", str(light), "--unpacked", str(unpacked))
         assert done.returncode == 0, done.stderr
         assert sorted(path.name for path in place.iterdir()) == ["light.tar"]

@@ -11,17 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.progress import Silent
-from toolkit.errors import CommandFailedError
+from toolkit.errors import CommandFailedError, SignatureError
 from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import BaseImage
 from toolkit.model.site import Access
 from toolkit.slurm.client import Client
-from toolkit.workshops import checks
+from toolkit.workshops import checks, pack
 from toolkit.workshops.rehearsal import accounts, rehearse, report, stage
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
@@ -161,26 +160,19 @@ def test_a_participant_joins_and_runs_all_exercises(tmp_path):
     assert (four.ok, four.exercise, other.ok, other.exercise) == (False, "04", False, "join")
 
 
-def test_an_image_that_was_not_built_from_the_lock_fails_the_check(tmp_path, monkeypatch):
-    """Packed without images, a workshop has the locks; the participant's own image is compared."""
+def test_an_image_that_was_not_built_from_the_lock_is_not_packed(tmp_path, monkeypatch):
     lock = Lock(name="small", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
-    (tmp_path / "locks").mkdir()
-    (tmp_path / "locks" / "small.lock").write_text(format_lock(lock))
-    workshop = SimpleNamespace(images={"small": "small.lock"})
-    case: Any = SimpleNamespace(
-        source=tmp_path, contents=SimpleNamespace(workshop=workshop, files={})
-    )
-    for locked, outcome in ((lock, "passed"), (replace(lock, epoch=2), "failed")):
-        manifest = SimpleNamespace(locked=hash_lock(locked))
-        image = SimpleNamespace(name="small", path=__file__, manifest=manifest)
-        monkeypatch.setattr(store, "find", lambda *_, image=image: image)
-        (result,) = checks.images(case)
-        assert result.outcome == outcome
-    assert "not built from the lock" in result.message
-    assert "--locked" in result.fix
+    (tmp_path / "small.lock").write_text(format_lock(lock))
+    workshop: Any = SimpleNamespace(images={"small": "small.lock"})
+    image = SimpleNamespace(path="/small.sif", manifest=SimpleNamespace(locked=hash_lock(lock)))
+    monkeypatch.setattr(store, "find", lambda _: image)
+    assert list(pack._images(tmp_path, workshop)) == ["images/small.sif"]
+    image.manifest.locked = "another"
+    with pytest.raises(SignatureError, match="was not built from small"):
+        pack._images(tmp_path, workshop)
 
 
-def test_a_controller_that_is_down_fails_the_check_of_slurm(tmp_path, monkeypatch):
+def test_a_controller_that_is_down_fails_the_check_of_jobs(tmp_path, monkeypatch):
     """`sinfo --version` answers without it."""
     sinfo = tmp_path / "sinfo"
     sinfo.write_text('#!/bin/sh\n[ "$1" = --version ] && echo slurm 22.05.8\n')
@@ -192,5 +184,5 @@ def test_a_controller_that_is_down_fails_the_check_of_slurm(tmp_path, monkeypatc
     member: Any = SimpleNamespace(
         directory=tmp_path, joined=SimpleNamespace(source="."), contents=None
     )
-    (result,) = checks.slurm(member)
+    (result,) = checks.jobs(member)
     assert result.outcome == "failed"

@@ -166,7 +166,7 @@ WORKSHOP: Commands = {
         ),
         "reset": (
             "workshop:reset",
-            "Start an exercise, or the results of a participant, again.",
+            "Copy an exercise again; your folder is kept.",
         ),
     },
     "Lead": {

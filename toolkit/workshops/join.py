@@ -1,4 +1,4 @@
-"""Join a workshop: fetch it, copy its exercises, and write the settings by which they run."""
+"""Join a workshop: copy its exercises, and write the settings by which they run."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from toolkit.config import PROJECT_FILE
 from toolkit.errors import (
-    EXHAUSTED,
-    CommandFailedError,
     ConfigError,
     MalformedInputError,
-    NoSpaceError,
     ScriptMissingError,
     UsageError,
 )
-from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
+from toolkit.files import hash_file, read_json, read_text, write_atomically
 from toolkit.model.base import to_json, toml_value
-from toolkit.quoting import shell
 from toolkit.shell import Progress
-from toolkit.units import human_size
 from toolkit.workshops import archive
-from toolkit.workshops.model import CONTENTS, JOINED, PACKED, SIGNATURE, WORKSHOP, Contents, Joined
+from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Contents, Joined
 
 _HEAD = (
     "# Written by toolkit workshop join, and again when you join again; yours is kept as .old-1.\n"
@@ -59,7 +53,7 @@ def join(
     """Join a workshop; folders of exercises that exist already are not touched.
 
     Args:
-        source: the packed file, its URL, that of its pages, or the directory it was unpacked to.
+        source: the packed file, or the directory it was unpacked to.
         directory: the participant's; by default one of the workshop's name.
         share: leave the results of runs in the workshop's shared directory; None: as chosen when
             joining before, else not.
@@ -72,18 +66,9 @@ def join(
         NoSpaceError: the disk has too little room; nothing half-written is left.
         UsageError: the directory has settings that no workshop wrote.
     """
-    if "://" in source:
-        place = (directory or Path("x")).absolute().parent
-        with temporary_beside(place / "toolkit-workshop") as scratch:
-            progress.begin("fetch", source)
-            packed = str(fetch(source, scratch))
-            return join(packed, directory, share=share, verify=verify, progress=progress)
     path = Path(source)
     if path.is_dir():
-        if verify is not None:
-            progress.begin("checksums", str(path))
         contents = contents_of(path, verify)
-        progress.end()
         mine = _own(directory, contents)
         return _settle(path.resolve(), contents, mine, share=share)
     if not path.is_file():
@@ -108,58 +93,8 @@ def join(
     return _settle(unpacked.resolve(), contents, mine, share=share)
 
 
-def fetch(url: str, directory: Path) -> Path:
-    """Fetch a packed workshop into a directory, by its own address or that of its pages.
-
-    Raises:
-        UsageError: the address is not one of HTTP.
-        CommandFailedError: the server does not answer, or has no such file.
-        NoSpaceError: the disk has too little room.
-    """
-    from toolkit.images.registry import web  # with the modules of HTTP
-
-    try:
-        parts = urlsplit(url)._replace(fragment="")  # the query may have the key of a shared file
-    except ValueError as error:
-        step = "check the address: https://HOST/DIRECTORY/"
-        raise UsageError(f"it is no address: {error}", place="SOURCE", next_step=step) from None
-    if parts.scheme not in ("http", "https"):
-        raise UsageError(
-            f"a workshop cannot be fetched by {parts.scheme}://, only by https:// and http://",
-            place="SOURCE",
-            next_step="fetch the file by other means, then: toolkit workshop join FILE",
-        )
-    if not parts.path.endswith(".tar"):
-        page = parts.path.rpartition("/")[0] if parts.path.endswith(".html") else parts.path
-        parts = parts._replace(path=f"{page.rstrip('/')}/{PACKED}")
-    target, most = directory / PACKED, shutil.disk_usage(directory).free // 2
-    try:
-        with target.open("wb") as output:
-            web.download(parts.geturl(), output.write, most)
-    except MalformedInputError:  # a server can send without an end
-        raise NoSpaceError(
-            f"the workshop has more than {human_size(most)}, and takes twice its size to unpack",
-            place=str(directory),
-            next_step="join on a file system with more room",
-        ) from None
-    except web.FAILURES as error:
-        if getattr(error, "errno", None) in EXHAUSTED:  # the disk, or a quota
-            raise
-        raise CommandFailedError(
-            f"the workshop could not be fetched: {web.explain(error)}",
-            place=parts.geturl(),
-            next_step="check the address, or fetch the file with a browser and join it",
-        ) from None
-    return target
-
-
 def _own(directory: Path | None, contents: Contents) -> Path:
     """Return the participant's directory. Raise an error if it has settings of its own."""
-    for exercise in contents.workshop.exercises:
-        if not any(name.startswith(f"exercises/{exercise.name}/") for name in contents.files):
-            raise archive.malformed(
-                f"no files of the exercise {exercise.name}", Path(contents.name)
-            )
     mine = directory or Path(contents.name)
     if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
         raise UsageError(
@@ -192,10 +127,11 @@ def contents_list(source: Path, verify: archive.Verify | None = None) -> Content
         MalformedInputError: its list is not valid.
     """
     if not (source / CONTENTS).is_file():
-        cause, step = f"{source} is no unpacked workshop", "toolkit workshop unpack FILE DIRECTORY"
-        if (source / WORKSHOP).is_file():
-            cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
-        raise ConfigError(cause, place=str(source), next_step=step)
+        raise ConfigError(
+            f"{source} is no unpacked workshop",
+            place=str(source),
+            next_step="toolkit workshop pack WORKSHOP, and join the file",
+        )
     data = read_text(source / CONTENTS).encode()
     if verify is not None:
         signature = source / SIGNATURE
@@ -277,19 +213,14 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
     Raises:
         ScriptMissingError: the workshop has no such exercise, or is no longer there.
     """
-    if name not in joined.exercises:
+    source, own = Path(joined.source), directory / name
+    is_there = (source / CONTENTS).is_file() and (source / "exercises" / name).is_dir()
+    if name not in joined.exercises or not is_there:
         raise ScriptMissingError(
-            f"the workshop {joined.name} has no exercise {name}",
+            f"no exercise {name} of the workshop {joined.name} is at {joined.source}",
             place="NAME",
             choices=joined.exercises,
             value=name,
-        )
-    source, own = Path(joined.source), directory / name
-    if not (source / CONTENTS).is_file() or not (source / "exercises" / name).is_dir():
-        raise ScriptMissingError(
-            f"the workshop {joined.name} is no longer at {joined.source}",
-            place=str(source),
-            next_step="toolkit workshop join SOURCE OTHER-DIRECTORY; nothing was changed here",
         )
     contents = contents_list(source)
     with archive.copy_of_exercise(contents, source, name, own) as copy:

@@ -46,8 +46,8 @@ class Exercise(Model, frozen=True, kw_only=True):
         name: the folder that participants get, and the name of its runs: ``01-ddp``.
         folder: a folder beside ``workshop.toml`` with a ``job.toml`` or notebooks, or an exercise
             that came with the toolkit: ``jobs/digits-ddp``.
-        text: language -> the Markdown file that explains it, beside ``workshop.toml``; without one
-            the README.md of the folder.
+        text: language -> a Markdown file beside ``workshop.toml``, which participants get beside
+            the README.md of the folder, as ``README.ko.md``.
     """
 
     name: Name
@@ -62,9 +62,9 @@ class Workshop(Job, frozen=True, kw_only=True):
     gpus_per_node, time and so on. A ``job.toml`` of an exercise takes precedence over them.
 
     Attributes:
-        title: of the guide; a text, or language -> text.
-        language: the languages of the guide, the first is the default.
-        date: when the workshop takes place, as text for the guide.
+        title: a text, or language -> text.
+        language: the languages of its texts.
+        date: when the workshop takes place.
         people: the expected number of participants.
         images: name -> its lock, a file beside ``workshop.toml``; empty: no lock, the image is
             packed as it is built.
@@ -84,12 +84,6 @@ class Workshop(Job, frozen=True, kw_only=True):
     exercises: Annotated[
         tuple[Exercise, ...], Meta(min_length=1, description="tables [[exercises]], one at least")
     ]
-
-    def title_in(self, language: str) -> str:
-        """Return the title in a language, else in the first language that has one."""
-        if isinstance(self.title, str):
-            return self.title
-        return self.title.get(language) or next(iter(self.title.values()), "")
 
     def job_options(self) -> dict[str, object]:
         """Return the options of `toolkit run` that the workshop sets."""
@@ -115,9 +109,9 @@ class Contents(Model, frozen=True, kw_only=True):
     """
 
     format: int = FORMAT
-    name: str
+    name: Annotated[str, Meta(pattern=f"^{NAME.pattern}", description="a name of a folder")]
     workshop: Workshop
-    files: dict[str, PackedFile]
+    files: dict[PathInside, PackedFile]
 
 
 class Joined(Model, frozen=True, kw_only=True):
@@ -167,27 +161,9 @@ class Results(Model, frozen=True, kw_only=True):
     exercises: dict[str, Done] = {}
 
 
-def check(workshop: Workshop) -> Workshop:
-    """Return a workshop whose texts are in its languages, and whose exercises differ in name.
-
-    Raises:
-        BadDataError: a name or language is not valid.
-    """
-    titles = workshop.title if isinstance(workshop.title, dict) else {}
-    texts = [(f"exercises[{n}].text", each.text) for n, each in enumerate(workshop.exercises)]
-    for key, table in (("title", titles), *texts):
-        for language in table:
-            if language not in workshop.language:
-                have = ", ".join(workshop.language)
-                message = f"the workshop is not in the language {language!r}, but in {have}"
-                raise BadDataError(message, key)
+def check(workshop: Workshop) -> None:
+    """Raise BadDataError if two exercises of a workshop have one name."""
     names = [exercise.name for exercise in workshop.exercises]
     for number, name in enumerate(names):
         if name in names[:number]:
             raise BadDataError(f"two exercises are called {name}", f"exercises[{number}].name")
-    return workshop
-
-
-def is_inside(path: str) -> bool:
-    """Return whether a relative path leads to no other directory than those below."""
-    return re.match(_INSIDE, path) is not None

@@ -1,32 +1,28 @@
-"""Pack a workshop into one file, sign it with a key in PEM, and publish it as static pages."""
+"""Pack a workshop into one file, and sign it with a key in PEM."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from toolkit import reports, shell
-from toolkit.errors import ConfigError, NeedsInstallError, SignatureError, UsageError
-from toolkit.files import read_text, temporary_beside, write_atomically
+from toolkit import shell
+from toolkit.errors import ConfigError, SignatureError
+from toolkit.files import temporary_beside
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.images.store.signatures import read_private
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
-from toolkit.units import counted
 from toolkit.workshops import archive
 from toolkit.workshops.exercises import copy_folder
 from toolkit.workshops.model import (
     CONTENTS,
-    PACKED,
     SIGNATURE,
     WORKSHOP,
     Contents,
@@ -35,10 +31,6 @@ from toolkit.workshops.model import (
 )
 from toolkit.workshops.reading import data_directory, load, source_of
 
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-
-_WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
     *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
     *("-all-time", "0", "-mkfs-time", "0", "-processors", "1"),
@@ -50,7 +42,6 @@ def pack(
     target: Path,
     progress: Progress,
     *,
-    images: bool = True,
     key: Path | None = None,
     results: str | None = None,
 ) -> Contents:
@@ -60,7 +51,6 @@ def pack(
         folder: of the workshop.
         target: the packed file.
         progress: shows the steps.
-        images: the images are packed, not only their locks.
         key: a private key that signs it.
         results: the directory of results, in place of the workshop's own; None: that one.
 
@@ -77,14 +67,10 @@ def pack(
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
         sources |= _exercises(folder, workshop, scratch)
-        guide = pages(folder, workshop, PACKED)
-        sources |= {f"guide/{page}": text.encode() for page, text in guide.items()}
-        if workshop.data:
-            progress.begin("data", ", ".join(workshop.data))
+        progress.begin("data", ", ".join(workshop.data) or "none")
         sources |= dict(_data(folder, workshop, scratch))
         progress.begin("images", ", ".join(workshop.images) or "none")
-        sources |= _images(folder, workshop, is_packed=images)
-        progress.begin("checksums", counted(len(sources), "file"))
+        sources |= _images(folder, workshop)
         described = {path: archive.describe(sources[path]) for path in sorted(sources)}
         contents = Contents(name=name, workshop=workshop, files=described)
         listed = to_json(contents).encode()
@@ -101,10 +87,12 @@ def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, arc
     for exercise in workshop.exercises:
         copied = scratch / "exercises" / exercise.name
         copy_folder(source_of(folder, exercise), copied)
-        for text in copied.glob("*.md"):
-            written = text.read_bytes().decode(errors="surrogateescape")
+        for language, text in exercise.text.items():
+            shutil.copyfile(folder / text, copied / f"README.{language}.md")
+        for page in copied.glob("*.md"):
+            written = page.read_bytes().decode(errors="surrogateescape")
             renamed = _renamed(written, exercise, workshop)
-            text.write_bytes(renamed.encode(errors="surrogateescape"))
+            page.write_bytes(renamed.encode(errors="surrogateescape"))
     return {
         str(path.relative_to(scratch)): path
         for path in (scratch / "exercises").rglob("*")
@@ -113,69 +101,27 @@ def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, arc
 
 
 def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str, archive.Source]]:
-    if workshop.data and shell.which("mksquashfs") is None:
-        raise NeedsInstallError("mksquashfs is not installed here", next_step="toolkit setup")
     for name, directory in workshop.data.items():
         made = scratch / f"{name}.sqfs"
         shell.run(["mksquashfs", data_directory(folder, directory).resolve(), made, *_SQUASHFS])
         yield f"data/{name}.sqfs", made
 
 
-def _images(folder: Path, workshop: Workshop, *, is_packed: bool) -> dict[str, archive.Source]:
-    """Return the files to pack of images: the SIF, and the lock if there is one."""
+def _images(folder: Path, workshop: Workshop) -> dict[str, archive.Source]:
+    """Return the images to pack."""
     files: dict[str, archive.Source] = {}
     for name, lock_file in workshop.images.items():
-        if lock_file:
-            files[f"locks/{name}.lock"] = folder / lock_file
-        elif not is_packed:
-            raise UsageError(
-                f"the image {name} has no lock, by which participants could build it",
-                place=f"{WORKSHOP}, key images.{name}",
-                next_step=f"toolkit image lock {name}, copy its lock beside {WORKSHOP}, and name "
-                f'it there: {name} = "{name}.lock"; or pack with images',
+        image = store.find(name)
+        built_from = image.manifest.locked if image.manifest else ""
+        if lock_file and built_from != hash_lock(read_lock(folder / lock_file)):
+            raise SignatureError(
+                f"the image {name} was not built from {lock_file}",
+                place=image.path,
+                next_step=f"copy {lock_file} to the recipe's lock, then: "
+                f"toolkit image build {name} --locked",
             )
-        if is_packed:
-            image = store.find(name)
-            built_from = image.manifest.locked if image.manifest else ""
-            lock = read_lock(folder / lock_file) if lock_file else None
-            if lock and built_from != hash_lock(lock):
-                raise SignatureError(
-                    f"the image {name} was built from {'another' if built_from else 'no'} lock"
-                    f" than {lock_file}",
-                    place=image.path,
-                    next_step=f"copy {lock_file} to the recipe's lock, then: "
-                    f"toolkit image build {name} --locked",
-                )
-            files[f"images/{name}.sif"] = Path(image.path)
+        files[f"images/{name}.sif"] = Path(image.path)
     return files
-
-
-def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
-    """Return the guide as pages of HTML: file name -> text.
-
-    HTML in a text is shown as it is written, links lead to web pages only, and there are no
-    images: a page requests nothing from outside.
-
-    Args:
-        folder: of the workshop.
-        workshop: the workshop.
-        join: the word after ``toolkit workshop join``.
-    """
-    files = {language: f"{language}.html" for language in workshop.language}
-    files |= dict.fromkeys(workshop.language[:1], "index.html")
-    return {
-        files[language]: reports.render(
-            "guide.html.j2",
-            language=language,
-            title=workshop.title_in(language),
-            date=workshop.date,
-            words=_WORDS.get(language, _WORDS["en"]),
-            others=[(file, other) for other, file in files.items() if other != language],
-            join=join,
-            sections=[_section(folder, each, workshop, language) for each in workshop.exercises],
-        )
-        for language in workshop.language
-    }
 
 
 def _renamed(text: str, exercise: Exercise, workshop: Workshop) -> str:
@@ -183,65 +129,6 @@ def _renamed(text: str, exercise: Exercise, workshop: Workshop) -> str:
     every = (*reversed(workshop.exercises), exercise)
     names = {f"jobs/{each.folder.rpartition('/')[2]}": each.name for each in every}
     return re.sub(r"(?<![\w./-])jobs/[\w-]+", lambda match: names.get(match[0], match[0]), text)
-
-
-def _section(
-    folder: Path, exercise: Exercise, workshop: Workshop, language: str
-) -> dict[str, object]:
-    source = source_of(folder, exercise)
-    own = exercise.text.get(language)
-    path = folder / own if own else source / "README.md"
-    text = read_text(path) if path.is_file() else ""
-    verb = "run" if (source / "job.toml").is_file() else "notebook"
-    html = reports.markup(to_html(_renamed(text, exercise, workshop)))
-    return {"name": exercise.name, "text": html, "command": f"toolkit {verb} {exercise.name}"}
-
-
-def publish(
-    folder: Path, packed: Path, digest: str, directory: Path, address: str
-) -> tuple[str, ...]:
-    """Write the guide, the packed workshop and its checksum as static pages.
-
-    Args:
-        folder: of the workshop.
-        packed: the packed workshop.
-        digest: its SHA-256.
-        directory: of the pages; files of other names in it stay.
-        address: where the pages will be; empty: unknown.
-    """
-    workshop = load(folder)
-    directory.mkdir(parents=True, exist_ok=True)
-    written = pages(folder, workshop, f"{address.rstrip('/')}/{PACKED}" if address else PACKED)
-    written["SHA256SUMS"] = f"{digest}  {PACKED}\n"
-    for name, text in written.items():
-        write_atomically(directory / name, text)
-    if packed.resolve() != (directory / PACKED).resolve():
-        with temporary_beside(directory / PACKED) as scratch:
-            made = Path(shutil.copyfile(packed, scratch / PACKED))
-            made.chmod(0o644)
-            made.replace(directory / PACKED)
-    return (*written, PACKED)
-
-
-@lru_cache(maxsize=1)
-def _markdown() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    parser = MarkdownIt("commonmark", {"html": False}).disable("image")
-    parser.validateLink = lambda url: url.startswith(  # type: ignore[method-assign]
-        ("http://", "https://")
-    )
-    return parser
-
-
-def to_html(text: str) -> str:
-    """Return Markdown as HTML whose headings are below those of an exercise."""
-    parser = _markdown()
-    tokens = parser.parse(text)
-    for token in tokens:
-        if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
-    return str(parser.renderer.render(tokens, parser.options, {}))
 
 
 def sign(data: bytes, key: Path) -> bytes:
@@ -279,14 +166,9 @@ def verifier(key: Path) -> archive.Verify:
 
 def _openssl(data: bytes, signature: bytes, *options: str | Path) -> tuple[shell.Result, bytes]:
     """Run OpenSSL with the options before a signature; return its result and the signature."""
-    program = shell.which("openssl")
-    if program is None:
-        raise NeedsInstallError(
-            "OpenSSL is not installed here", next_step="apt-get install openssl"
-        )
     with TemporaryDirectory() as place:
         content, signed = Path(place, "content"), Path(place, "signature")
         content.write_bytes(data)
         signed.write_bytes(signature)
-        argv = [program, "dgst", "-sha256", *options, signed, content]
+        argv = ["openssl", "dgst", "-sha256", *options, signed, content]
         return shell.run(argv, timeout=60, check=False), signed.read_bytes()

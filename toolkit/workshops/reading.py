@@ -11,9 +11,8 @@ from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml, temporary_beside
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
-from toolkit.quoting import shell
 from toolkit.workshops import exercises
-from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
+from toolkit.workshops.model import CONTENTS, NAME, WORKSHOP, Exercise, Workshop, check
 
 
 def load(folder: Path) -> Workshop:
@@ -21,23 +20,21 @@ def load(folder: Path) -> Workshop:
 
     Raises:
         ConfigError: it is missing or broken, with the nearest valid key; or names a file that does
-            not exist.
+            not exist, or a folder without an exercise.
         UsageError: the folder's name cannot be that of a workshop.
     """
     path = folder / WORKSHOP
     if not path.is_file() or (folder / CONTENTS).is_file():
-        step = "name the workshop's folder, or write a new one: toolkit workshop new first"
-        if (folder / JOINED).is_file():
-            step = "as a participant: toolkit run EXERCISE, toolkit ps, toolkit workshop reset NAME"
-        elif folder.is_file() or (folder / CONTENTS).is_file():
-            step = f"if it is a packed workshop: toolkit workshop join {shell(str(folder))}"
-        cause = f"{folder} is not the folder of a workshop, with its {WORKSHOP}"
-        raise ConfigError(cause, place=str(folder), next_step=step)
+        raise ConfigError(
+            f"{folder} is not the folder of a workshop, with its {WORKSHOP}",
+            place=str(folder),
+            next_step="name it, or write a new one: toolkit workshop new first",
+        )
     _require_name(folder.resolve().name)
     workshop = read_toml(path, Workshop, named=True)
     try:
         check(workshop)
-        _require_files(folder, workshop)
+        _require_exercises(folder, workshop)
     except BadDataError as error:
         raise config_error(path, read_text(path), error) from None
     return workshop
@@ -52,24 +49,15 @@ def _require_name(name: str) -> None:
         )
 
 
-def _require_files(folder: Path, workshop: Workshop) -> None:
+def _require_exercises(folder: Path, workshop: Workshop) -> None:
     for number, exercise in enumerate(workshop.exercises):
-        key = f"exercises[{number}]"
         if not is_exercise(source_of(folder, exercise)):
-            jobs = sorted(shipped("jobs").glob("*/job.toml"))
-            choices = tuple(f"jobs/{path.parent.name}" for path in jobs)
-            is_there = source_of(folder, exercise).is_dir()
-            lacks = "has neither a job.toml nor a notebook" if is_there else "does not exist"
-            message = f"the folder {exercise.folder} {lacks}"
-            raise BadDataError(message, f"{key}.folder", choices, exercise.folder)
+            choices = tuple(f"jobs/{name}" for name in exercises.exercises())
+            message = f"no job.toml and no notebook is in {exercise.folder}"
+            raise BadDataError(message, f"exercises[{number}].folder", choices, exercise.folder)
         for name in exercise.text.values():
-            _require(folder / name, f"{key}.text")
-    for name, lock in workshop.images.items():
-        if lock:
-            _require(folder / lock, f"images.{name}")
-    for name, directory in workshop.data.items():
-        if not data_directory(folder, directory).is_dir():
-            raise BadDataError(f"there is no directory {directory}", f"data.{name}")
+            if not (folder / name).is_file():
+                raise BadDataError(f"there is no file {name}", f"exercises[{number}].text")
 
 
 def notes(folder: Path, workshop: Workshop) -> Iterator[tuple[str, str]]:
@@ -79,19 +67,6 @@ def notes(folder: Path, workshop: Workshop) -> Iterator[tuple[str, str]]:
         image = (job.image if job else None) or workshop.image
         if image and image not in workshop.images and "/" not in image:
             yield "not packed", f"{image} of {name} is not in [images]: the site must have it"
-        if job is None and not workshop.image:
-            text = f"{name} is a notebook, and {WORKSHOP} has no image for notebooks: image = NAME"
-            yield "no image", text
-    for language in workshop.language[1:]:
-        without = [each.name for each in workshop.exercises if language not in each.text]
-        if without:
-            text = f"{language}: {', '.join(without)} in the language of README.md"
-            yield "untranslated", text
-
-
-def _require(path: Path, key: str) -> None:
-    if not path.is_file():
-        raise BadDataError(f"there is no file {path}", key)
 
 
 def source_of(folder: Path, exercise: Exercise) -> Path:

@@ -13,19 +13,12 @@ import os
 import pwd
 import shutil
 import stat
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import (
-    ConfigError,
-    ForbiddenError,
-    ScriptMissingError,
-    UntrustedError,
-    UsageError,
-)
+from toolkit.errors import ConfigError, ForbiddenError, UsageError
 from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import ssh
@@ -35,7 +28,6 @@ from toolkit.workshops.join import contents_list
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
 _MOST = 64 << 10
-_MOST_UNREAD = 200
 _NOTEBOOK_ENDS = ("cancelled", "timeout")  # not one that Slurm or the server ended
 _MODE = 0o3733  # sticky and with the instructor's group; participants cannot list it
 _MARKER = ".toolkit-workshop"
@@ -45,7 +37,7 @@ def leave(directory: Path) -> Path | None:
     """Write the results of the runs in a joined directory, if its owner shares them.
 
     Raises:
-        UntrustedError: another user owns the file of this participant, or could have joined here.
+        UntrustedError: another user could have joined here.
         ForbiddenError: the directory of results is closed, or cannot be written.
     """
     joined = read_json(directory / JOINED, Joined, searched=True)  # it holds the consent
@@ -55,12 +47,6 @@ def leave(directory: Path) -> Path | None:
     target = Path(joined.results) / f"{name}.json"
     done = collect(joined.exercises, all_runs(directory / "runs"))
     try:
-        if os.path.lexists(target) and (owner := target.lstat().st_uid) != os.geteuid():
-            raise UntrustedError(
-                f"the file with your results belongs to user {_user(owner)}",
-                place=str(target),
-                next_step=f"ask the instructor for: toolkit workshop reset {name}",
-            )
         with contextlib.suppress(OSError, ValueError):
             # Of another directory perhaps; runs of one directory are counted once.
             for exercise, before in _read(target, joined.name).exercises.items():
@@ -71,11 +57,11 @@ def leave(directory: Path) -> Path | None:
         text = to_json(Results(name=name, workshop=joined.name, exercises=done))
         write_atomically(target, text, mode=0o640)
     except OSError as error:
-        cause = f"the results of the workshop cannot be left: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            cause = "the workshop takes no results: it was closed, or is not open yet"
-        step = "ask the instructor; your runs are not affected"
-        raise ForbiddenError(cause, place=str(target), next_step=step) from None
+        raise ForbiddenError(
+            f"the results of the workshop cannot be left: {error.strerror}",
+            place=str(target),
+            next_step="ask the instructor whether it is open; your runs are not affected",
+        ) from None
     return target
 
 
@@ -157,24 +143,20 @@ def read_all(path: Path, workshop: str) -> tuple[list[Results], list[tuple[str, 
     """
     results: list[Results] = []
     unread: list[tuple[str, str]] = []
-
-    def is_foreign(entry: str) -> bool:
-        with contextlib.suppress(OSError):  # it was removed meanwhile
-            return entry != f"{_user((path / entry).lstat().st_uid)}.json"
-        return True
-
-    # The files of one user can have any names, and must not keep those of others from being read.
-    for entry in sorted(_entries(path), key=is_foreign):
-        if len(unread) >= _MOST_UNREAD:
-            text = f"more than {_MOST_UNREAD} files that do not count; the rest is not listed"
-            unread.append(("...", text))
-            break
+    foreign = 0  # one user can leave many, with any names
+    for entry in _entries(path):
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            if entry != f"{_user((path / entry).lstat().st_uid)}.json":
+                foreign += 1
+                continue
         try:
             results.append(_read(path / entry, workshop))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             unread.append((entry, reason or "it cannot be read"))
-    return sorted(results, key=lambda each: each.name), unread
+    if foreign:
+        unread.append(("...", f"{counted(foreign, 'file')} without the name of their owner"))
+    return results, unread
 
 
 def _entries(path: Path) -> list[str]:
@@ -204,28 +186,6 @@ def _read(file: Path, workshop: str) -> Results:
     if results.workshop != workshop:
         raise ValueError(f"it is about the workshop {results.workshop}")
     return results
-
-
-def remove_one(path: Path, name: str) -> None:
-    """Remove the results of a participant, who can then leave them again.
-
-    Raises:
-        ScriptMissingError: this participant has left no results.
-    """
-    known = [entry.removesuffix(".json") for entry in _entries(path) if entry.endswith(".json")]
-    if name not in known:
-        raise ScriptMissingError(
-            f"{name} has left no results",
-            place="NAME",
-            choices=known,
-            value=name,
-            next_step="toolkit workshop status shows who has",
-        )
-    entry = path / f"{name}.json"
-    try:
-        entry.unlink()
-    except IsADirectoryError:  # another user made it, and only they can empty it
-        entry.rename(entry.with_name(f".{entry.name}.{time.time_ns()}"))
 
 
 def close_directory(path: Path) -> int:

@@ -28,7 +28,7 @@ _SHARE, _DEVIATIONS = 0.1, 5.0
 
 
 class RankFile(Stored, frozen=True, kw_only=True):
-    """What the module in one rank has recorded.
+    """Steps of one rank, as the module in it has recorded them.
 
     Attributes:
         began: start of the process, in seconds since the epoch.

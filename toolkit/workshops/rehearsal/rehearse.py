@@ -44,8 +44,9 @@ def rehearse(folder: Path, progress: Progress, *, people: int, nodes: int) -> Re
         UsageError: no exercise of the workshop has a job.
     """
     workshop = load(folder)
-    jobs = [each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None]
-    exercises = tuple(jobs)
+    exercises = tuple(
+        each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None
+    )
     if not exercises:
         raise UsageError(
             "no exercise has a job.toml: notebooks are not rehearsed",
@@ -114,7 +115,6 @@ def _participant(
 
 def run_all(commands: Sequence[Sequence[str]]) -> bool:
     """Run all commands at once; return whether an interrupt has ended them."""
-    is_stopped = False
     processes: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
@@ -122,14 +122,14 @@ def run_all(commands: Sequence[Sequence[str]]) -> bool:
         for process in processes:
             process.wait()
     except KeyboardInterrupt:  # what has been done so far is reported
-        is_stopped = True
+        return True
     finally:
         for process in processes:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return is_stopped
+    return False
 
 
 def attempts(

@@ -123,14 +123,10 @@ def _cell(attempt: Attempt) -> str:
 
 def causes(report: Report) -> Iterator[tuple[str, str]]:
     """Yield each cause of failures with its fix, the most frequent first."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for each in report.failures:
-        cause, fix = (_of_anyone(text, each.person) for text in (each.cause, each.fix))
-        groups.setdefault((each.exercise, cause, fix), []).append(each.person)
-    for (exercise, cause, fix), people in sorted(groups.items(), key=lambda item: -len(item[1])):
-        yield f"{exercise} ({counted(len(people), 'participant')})", f"{cause}; {fix}".rstrip("; ")
-
-
-def _of_anyone(text: str, person: str) -> str:
-    """Return a text without the name of a participant."""
-    return re.sub(rf"(?<![\w-]){re.escape(person)}(?![\w-])", "USER", text)
+        name = rf"(?<![\w-]){re.escape(each.person)}(?![\w-])"
+        text = re.sub(name, "USER", f"{each.cause}; {each.fix}".rstrip("; "))
+        groups.setdefault((each.exercise, text), []).append(each.person)
+    for (exercise, text), people in sorted(groups.items(), key=lambda item: -len(item[1])):
+        yield f"{exercise} ({counted(len(people), 'participant')})", text

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from toolkit import shell, sites
-from toolkit.errors import NeedsInstallError
 from toolkit.files import read_json, remove_left, temporary_directory
 from toolkit.localcluster import access
 from toolkit.localcluster.imitation import adapt_site
@@ -64,9 +63,6 @@ def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> It
         NeedsInstallError: a program is missing.
         CommandFailedError: the cluster did not start.
     """
-    for program in ("useradd", "setpriv", "nsenter"):
-        if shell.which(program) is None:
-            raise NeedsInstallError(f"{program} is not installed here", next_step="toolkit setup")
     name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
     gpus = ("--gpus-per-node", str(workshop.most_gpus))
     like = ("--cpus-per-node", "8", "--mem-per-node", "16G", *gpus)
