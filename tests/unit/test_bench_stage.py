@@ -1,14 +1,9 @@
-"""`toolkit bench stage`: the jobs that it runs, and from how many nodes on a copy pays."""
+"""`toolkit bench stage`: from how many nodes on a copy pays."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from toolkit.bench import stage
 from toolkit.bench.stage import Row, verdict
 
 
@@ -23,18 +18,3 @@ from toolkit.bench.stage import Row, verdict
 def test_from_how_many_nodes_on_a_copy_pays(rows: tuple[tuple[int, ...], ...], says: str) -> None:
     names = ("nodes", "shared", "copied", "staged")
     assert says in verdict([Row(**dict(zip(names, row, strict=True))) for row in rows])
-
-
-def test_each_number_of_nodes_is_measured_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, bool]] = []
-
-    def run(target: str, layer: Any, *_: object) -> Any:
-        values = layer.values
-        assert (target, values["image"], values["ntasks_per_node"]) == ("python3", "x", 1)
-        seen.append((values["nodes"], values["stage_image"]))
-        return SimpleNamespace(outcome=SimpleNamespace(kind="ok", seconds=float(len(seen))))
-
-    monkeypatch.setattr("toolkit.bench.jobs.run", run)
-    rows = stage.run({"image": "x"}, (1, 4), Path(), lambda *_: None)
-    assert seen == [(1, False), (1, True), (1, True), (4, False), (4, True), (4, True)]
-    assert rows[1] == Row(nodes=4, shared=4, copied=5, staged=6)

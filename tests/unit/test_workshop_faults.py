@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.progress import Silent
 from toolkit.errors import CommandFailedError, SignatureError
 from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.store import store
@@ -21,7 +20,7 @@ from toolkit.model.image import BaseImage
 from toolkit.model.site import Access
 from toolkit.slurm.client import Client
 from toolkit.workshops import checks, pack
-from toolkit.workshops.rehearsal import accounts, rehearse, report, stage
+from toolkit.workshops.rehearsal import accounts, rehearse, report
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
 COMMENT = "toolkit rehearsal"
@@ -73,33 +72,6 @@ def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, machine):
     with pytest.raises(CommandFailedError, match="useradd"), accounts.users(3, tmp_path / "2"):
         raise AssertionError("one of the users could not be created")
     assert machine == {**kept, f"tkw{os.getpid()}-02": foreign}
-
-
-def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
-    tmp_path, machine, monkeypatch
-):
-    removed: list[Path] = []
-
-    monkeypatch.setattr(stage, "_cluster", lambda place, _: removed.append(place))
-    monkeypatch.setattr(stage, "_PARENT", tmp_path)
-    dead, empty = (tmp_path / f"toolkit-rehearsal-{word}" for word in "ab")
-    for place in (dead / "c", dead / "home" / "tkw1-01", empty):
-        place.mkdir(parents=True)
-    (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
-    (tmp_path / "toolkit-rehearsal-file").touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user made them
-        assert stage.clean(Silent()) == []
-    machine["tkw1-01"] = (COMMENT, str(dead / "home" / "tkw1-01"))
-    with stage.temporary_place(Silent()) as living:
-        (living / "home").mkdir()
-        machine["tkw2-01"] = (COMMENT, str(living / "home" / "tkw2-01"))
-        assert (dead.exists(), empty.exists(), set(machine)) == (False, False, {"tkw2-01"})
-        assert stage.clean(Silent()) == []
-        assert living.stat().st_mode & 0o777 == 0o755
-    assert removed == [dead]
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"toolkit-rehearsal-link", "toolkit-rehearsal-file"}
 
 
 def test_the_report_has_the_first_accuracy_of_each_person():

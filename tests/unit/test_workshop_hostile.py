@@ -161,8 +161,7 @@ main.main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("verb", ["join", "unpack"])
+@pytest.mark.parametrize(("verb", "number"), [("join", signal.SIGTERM), ("unpack", signal.SIGHUP)])
 def test_a_closed_terminal_leaves_nothing_half_written(verb, number, packed, tmp_path):
     words = (sys.executable, "-c", _JOIN, verb, str(packed), "mine")
     with subprocess.Popen(

@@ -75,8 +75,11 @@ Scale = tuple[Callable[[float], float], list[float]]
 
 
 def chart(title: str, curves: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> dict[str, object]:
-    """Return what the template of a chart draws: curves with their places in the picture."""
-    marks = [_drawable(curve, x_axis, y_axis) for curve in curves]
+    """Return what the template of a chart draws: curves with their places in the picture.
+
+    All values are finite, and those of a logarithmic axis are above zero.
+    """
+    marks = [sorted(curve.marks) for curve in curves]
     xs = [mark.x for own in marks for mark in own] or [1.0]
     ys = [y for own in marks for mark in own for y in (mark.low, mark.high)] or [1.0]
     x, x_ticks = _scale(x_axis, xs, _LEFT, _WIDTH - _RIGHT)
@@ -110,19 +113,6 @@ def chart(title: str, curves: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> di
             for number, (curve, own) in enumerate(zip(curves, marks, strict=True))
         ],
     }
-
-
-def _drawable(curve: Curve, x_axis: Axis, y_axis: Axis) -> list[Mark]:
-    """Return the marks of a curve that have a place on both axes, from left to right."""
-
-    def fits(axis: Axis, value: float) -> bool:
-        return math.isfinite(value) and (value > 0 or not axis.is_log)
-
-    return sorted(
-        mark
-        for mark in curve.marks
-        if fits(x_axis, mark.x) and all(fits(y_axis, value) for value in mark[1:4])
-    )
 
 
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> Scale:
