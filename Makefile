@@ -133,9 +133,9 @@ docs-notebook: setup ## take the picture of a notebook in docs/images, in a real
 docs-update: .venv/.ready-docs ## bring the catalogs of the translation (docs/locale) up to date with the pages
 	@.venv/bin/python -m tools.docs update
 
-workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users, or PEOPLE=NUMBER (root)
+workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users, or PEOPLE=NUMBER (root); EXERCISES=NAMES for some of it
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
-	@$(TOOLKIT) workshop rehearse workshops/neuron-2022 --people $(or $(PEOPLE),40)
+	@$(TOOLKIT) workshop rehearse workshops/neuron-2022 --people $(or $(PEOPLE),40) $(addprefix --only ,$(EXERCISES))
 
 house: .venv/.ready-dev ## hold each room to its budget in benchmarks/house.tsv; the longest functions, imports that run upward
 	@.venv/bin/python -m benchmarks.house

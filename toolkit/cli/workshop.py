@@ -322,12 +322,14 @@ def reset(name: str, folder: Path) -> None:
     show_default=True,
     help="Nodes of each partition of the local cluster.",
 )
+@click.option("--only", multiple=True, metavar="EXERCISE", help="Run only this one; repeatable.")
 @click.option("--clean", is_flag=True, help="Only remove what a killed rehearsal has left here.")
 @json_option
 def rehearse(
     folder: Path,
     people: int | None,
     nodes: int,
+    only: tuple[str, ...],
     clean: bool,
     as_json: bool,
 ) -> int:
@@ -340,6 +342,7 @@ def rehearse(
     \b
     Examples:
       toolkit workshop rehearse first-steps --people 6
+      toolkit workshop rehearse first-steps --people 40 --only 01-ddp
       toolkit workshop rehearse --clean
     """
     if clean:
@@ -352,7 +355,7 @@ def rehearse(
         return 0
     count = people or load(folder).people
     with console.Steps() as steps:
-        report = acts.rehearse(folder, steps, people=count, nodes=nodes)
+        report = acts.rehearse(folder, steps, people=count, nodes=nodes, only=only)
     header, *rows = reports.rows(report)
     parts = [console.table(header, rows), "", console.mapping(reports.summary(report))]
     parts += [console.subject("failed", f"{where}: {why}") for where, why in reports.causes(report)]

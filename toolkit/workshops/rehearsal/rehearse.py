@@ -30,7 +30,9 @@ _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
 
-def rehearse(folder: Path, progress: Progress, *, people: int, nodes: int) -> Report:
+def rehearse(
+    folder: Path, progress: Progress, *, people: int, nodes: int, only: Sequence[str] = ()
+) -> Report:
     """Rehearse on a local cluster with real users; nothing of it is left afterwards.
 
     Args:
@@ -38,20 +40,20 @@ def rehearse(folder: Path, progress: Progress, *, people: int, nodes: int) -> Re
         progress: shows the steps.
         people: the number of participants.
         nodes: of each partition of the local cluster.
+        only: the exercises to run; empty: all that have a job.
 
     Raises:
         ForbiddenError: this user is not root.
-        UsageError: no exercise of the workshop has a job.
+        UsageError: there is no such exercise with a job.
     """
     workshop = load(folder)
-    exercises = tuple(
-        each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None
-    )
-    if not exercises:
+    jobs = [each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None]
+    exercises = tuple(name for name in jobs if name in (only or jobs))
+    if not exercises or {*only} - {*jobs}:
         raise UsageError(
-            "no exercise has a job.toml: notebooks are not rehearsed",
-            place=f"{WORKSHOP}, table exercises",
-            next_step="add an exercise with a job.toml",
+            f"the exercises with a job.toml are: {', '.join(jobs) or 'none'}",
+            place="--only" if only else f"{WORKSHOP}, table exercises",
+            next_step="notebooks are not rehearsed",
         )
     if os.geteuid() != 0:
         raise ForbiddenError(
