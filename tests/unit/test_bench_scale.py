@@ -152,7 +152,7 @@ def test_the_steps_of_ranks_after_the_warm_up():
     ends = [105.0, 108.0, 109.0, 110.0, 111.0, 112.0, 113.0]
     files = [rank_file(0, ends, 0.25), rank_file(1, ends, 0.5)]
     line = measurement.timeline([rank_file(0, ends[:4], 9.0), *files, rank_file(2, ends[:3], 9.0)])
-    assert line["step_seconds"] == 1.0
+    assert (line["start_seconds"], line["step_seconds"]) == (5.0, 1.0)
     assert line["ranks"] == (
         model.RankTimes(rank=0, host="nid001", steps=5, step_seconds=1.0, busy_seconds=0.25),
         model.RankTimes(rank=1, host="nid002", steps=5, step_seconds=1.0, busy_seconds=0.5),
@@ -184,7 +184,7 @@ def test_the_straggler_is_the_rank_on_which_others_wait(busy, ranks):
 
 
 def taken_of(**changes: object) -> Sample:
-    results = {"samples_per_second": 50.0}
+    results = {"samples_per_second": 50.0, "epochs": 4, "seconds": 8.0}
     run: dict[str, Any] = {"plan": decide(make_case()), "results": results}
     run |= {"lines": (), "name": "scale-0001", **changes}
     return sample(OPTIONS, point(2), 1, **run)
@@ -200,6 +200,7 @@ def test_a_sample_is_taken_from_the_lowest_rank():
     taken = taken_of(lines=lines)
     assert (taken.value, taken.values, taken.warm_up) == (9.0, 6, 1)
     assert (taken.size, taken.launcher, taken.communication) == (4, "torchrun", Communication())
+    assert taken.epoch_seconds == 2.0
     assert not taken.oversubscribed
 
 
@@ -218,15 +219,31 @@ def test_a_metric_that_was_not_printed_is_named(results):
 
 def test_speed_up_and_efficiency_are_against_the_smallest_size():
     whole = study(
-        measured(1, 90.0, 100.0, 110.0),
+        measured(1, 90.0, 100.0, 110.0, epoch_seconds=36.0),
         measured(2, 150.0, 160.0, 170.0, step_seconds=0.1),
         measured(4, 200.0, 220.0, 240.0, oversubscribed=True),
     )
-    one, two, four = report.series(whole)[0].rows
+    entry = report.series(whole)[0]
+    one, two, four = entry.rows
     assert one.speedup == (1.0, 0.9, 1.1, 3)
     assert two.speedup == pytest.approx((1.6, 1.5, 1.7, 3))
     assert two.efficiency == pytest.approx((0.8, 0.75, 0.85, 3))
     assert (four.speedup, four.efficiency, four.counts) == (None, None, False)
+    header, rows = report.table(whole, entry)
+    assert [row[header.index("core h/epoch")] for row in rows] == ["0.01", "-", "-"]
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("mode", ["strong", "weak"])
+def test_the_serial_fraction_is_found_in_exact_data(serial, mode):
+    groups = []
+    for size in SIZES:
+        speedup = serial + (1 - serial) * size
+        speedup = speedup if mode == "weak" else 1 / (serial + (1 - serial) / size)
+        groups.append(measured(size, 50 * speedup, mode=mode))
+    whole = study(*groups, mode=mode)
+    header, rows = report.table(whole, report.series(whole)[0])
+    assert [row[header.index("serial")] for row in rows] == ["-", *[f"{serial:.1%}"] * 3]
 
 
 @pytest.mark.parametrize(

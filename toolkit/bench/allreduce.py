@@ -140,14 +140,6 @@ def _arguments(backend: str, sizes: tuple[int, int, int], *, show_buffers: bool)
     return ("--backend", backend, *sized, *shown)
 
 
-def bus(size: int, seconds: float, ranks: int) -> float:
-    """Return the bus bandwidth in GB/s.
-
-    That is what each rank must send at least for the sum of ``size`` bytes, by the time it took.
-    """
-    return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
-
-
 def measured(
     backend: str, shape: str, ranks: int, results: Mapping[str, Any], lines: Iterable[str], run: str
 ) -> Measured | None:
@@ -185,16 +177,14 @@ def nccl_tests(lines: Iterable[str], ranks: int) -> tuple[Row, ...]:
     rows = []
     for match in filter(None, map(_NCCL_TESTS.match, lines)):
         size, microseconds = int(match["bytes"]), float(match["time"])
-        if not microseconds:
-            continue
-        seconds = microseconds / 1e6
+        rate = size / microseconds / 1e3 if microseconds else 0.0  # GB/s
         wrong = sum(int(text) for text in (match["out"], match["in"]) if text and text.isdigit())
         rows.append(
             Row(
                 bytes=size,
                 microseconds=microseconds,
-                algorithm_gb_per_s=round(size / seconds / 1e9, 6),
-                bus_gb_per_s=round(bus(size, seconds, ranks), 6),
+                algorithm_gb_per_s=round(rate, 6),
+                bus_gb_per_s=round(rate * 2 * (ranks - 1) / ranks, 6),
                 wrong=wrong,
             )
         )

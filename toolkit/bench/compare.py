@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from toolkit.api.run import CompletedRun
 from toolkit.bench import jobs
-from toolkit.errors import UnknownRunError
 from toolkit.model.base import Model
 from toolkit.model.case import Case
 from toolkit.planning.settings import Layer
@@ -44,14 +43,13 @@ class Row(Model, frozen=True, kw_only=True):
     host_mb: float | None = None
     gpu_mb: float | None = None
     accuracy: float | None = None
-    parameters_equal: bool | None = None
     runs: tuple[str, ...] = ()
 
 
 def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
     """Return the settings of all jobs."""
-    words = {"arguments": tuple(arguments)} if arguments else {}
-    return Layer("bench compare", {**given, **words})
+    own = {"arguments": tuple(arguments)} if arguments else {}
+    return Layer("bench compare", {**given, **own})
 
 
 def _remembering(given: Case) -> Case:
@@ -65,17 +63,14 @@ def run(
 ) -> list[Row]:
     """Run each job ``rounds`` times, in turns, and put them side by side.
 
-    The directory of a run that has ended is not run again.
-
     Raises:
         FailedRunError: a job failed.
         ToolkitError: one could not be planned or submitted.
     """
     measured_runs: dict[str, list[CompletedRun]] = {target: [] for target in targets}
-    for number in range(rounds):
+    for _ in range(rounds):
         for target, runs in measured_runs.items():
-            ended = _ended(cwd / target)
-            ran = ended or jobs.run(
+            ran = jobs.run(
                 target,
                 layer,
                 cwd,
@@ -85,27 +80,8 @@ def run(
             )
             if ran.outcome.kind != "ok":
                 raise jobs.FailedRunError(ran)
-            runs += [] if ended and number else [ran]
+            runs.append(ran)
     return [row(target, runs) for target, runs in measured_runs.items()]
-
-
-def _ended(directory: Path) -> CompletedRun | None:
-    """Return an existing run; None if this is not the directory of a run.
-
-    Raises:
-        UnknownRunError: the run has not ended, or has failed.
-    """
-    if not (directory / "plan.json").is_file():
-        return None
-    run = Run(directory)
-    outcome = run.outcome
-    if outcome is None or outcome.kind != "ok":
-        raise UnknownRunError(
-            f"the run {run.name} has not ended, or has failed",
-            place=str(directory),
-            next_step=f"toolkit logs {run.name}",
-        )
-    return CompletedRun(run, outcome)
 
 
 def memory(run: Run) -> tuple[float, float]:
@@ -126,7 +102,6 @@ def memory(run: Run) -> tuple[float, float]:
 def row(target: str, runs: Sequence[CompletedRun]) -> Row:
     """Return the runs of a job as one row."""
     plan, results = runs[0].run.plan, [ran.outcome.results for ran in runs]
-    equal = [bool(record["parameters_equal"]) for record in results if "parameters_equal" in record]
     host, gpu = zip(*(memory(ran.run) for ran in runs), strict=True)
     return Row(
         job=PurePosixPath(target).name,
@@ -136,7 +111,6 @@ def row(target: str, runs: Sequence[CompletedRun]) -> Row:
         host_mb=max(host) or None,
         gpu_mb=max(gpu) or None,
         accuracy=_median(record.get("accuracy") for record in results),
-        parameters_equal=all(equal) if equal else None,
         runs=tuple(ran.run.name for ran in runs),
     )
 
@@ -157,7 +131,6 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         "MB per rank",
         "MB per GPU",
         "accuracy",
-        "equal",
     )
     first = rows[0].samples_per_second if rows else None
     return header, [
@@ -173,7 +146,6 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             or_dash(record.host_mb, ".0f"),
             or_dash(record.gpu_mb, ".0f"),
             or_dash(record.accuracy, ".3f"),
-            {True: "yes", False: "NO", None: "-"}[record.parameters_equal],
         )
         for record in rows
     ]

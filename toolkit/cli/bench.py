@@ -194,9 +194,8 @@ def _show_measured(done: list[Measured], *, as_json: bool) -> None:
 
 @completion
 def complete_jobs() -> Iterable[str]:
-    """Return the shipped jobs, and runs below runs/."""
-    names = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
-    return [*names, *(f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json"))]
+    """Return the shipped jobs."""
+    return [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
 
 
 @click.command("compare")
@@ -228,16 +227,14 @@ def compare(
 ) -> int:
     """Compare trainings: samples per second, memory, accuracy.
 
-    The jobs run one after the other. A job is a folder with a job.toml, or a training script. The
-    directory of a run that has ended is not run again. Speed and accuracy are what the script
-    prints in its last line of JSON (samples_per_second, accuracy); memory is the most that one
-    process of the script had.
+    The jobs run one after the other. A job is a folder with a job.toml, or a training script. Speed
+    and accuracy are what the script prints in its last line of JSON (samples_per_second, accuracy);
+    memory is the most that one process of the script had.
 
     \b
     Examples:
       toolkit bench compare jobs/digits-dataparallel jobs/digits-ddp jobs/digits-horovod
       toolkit bench compare --gpus 4 --nodes 1 --runs 3 jobs/digits-dataparallel jobs/digits-ddp
-      toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
     """
     layer = comparing.settings(flags(options, ()).values, arguments)
     if dry_run:
@@ -360,15 +357,20 @@ study_options: Decorator[Any] = options(
         help="Bytes that ranks add up in a step (default: as the optimizer's parameters have).",
     ),
     click.option(
+        "--samples-per-epoch",
+        type=click.IntRange(1),
+        help="For hours per epoch, if the script prints neither samples_per_epoch nor epochs and "
+        "seconds.",
+    ),
+    click.option(
         "--count-oversubscribed",
         metavar="REASON",
-        help="Count points with more ranks than cores for speed-up; the report has the "
-        "reason.",
+        help="Count points with more ranks than cores for speed-up; the report has the reason.",
     ),
     click.option(
         "--no-hook",
         is_flag=True,
-        help="Record no steps in the ranks: no communication share, no stragglers.",
+        help="Record no steps in the ranks: no communication share, stragglers and start-up.",
     ),
 )
 
@@ -419,7 +421,8 @@ def scale(
 
     Each point is a job of `toolkit run`; JOB is a folder with a job.toml, or a training script that
     prints samples_per_second, or the key of --metric. The report has medians with their spread,
-    speed-up, efficiency and the share of communication: toolkit docs run/scale explains them.
+    speed-up, efficiency, hours and the share of communication: toolkit docs run/scale explains
+    them.
 
     \b
     Examples:

@@ -89,8 +89,11 @@ class StudyDirectory:
                 for name in Options.__struct_fields__
                 if name not in _MAY_GROW and getattr(before.options, name) != getattr(options, name)
             ]
-            parts = ("script SHA-256", "image digest")
-            changed += [name for name in parts if before.origin.get(name) != origin.get(name)]
+            changed += [
+                name
+                for name in ("script SHA-256", "image digest")
+                if before.origin.get(name) != origin.get(name)
+            ]
             if changed and any(self.samples.glob("*.json")):
                 raise UsageError(
                     f"{self.path} has a study that differs in: {', '.join(changed)}",

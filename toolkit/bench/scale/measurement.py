@@ -130,6 +130,7 @@ def sample(
         cpus_per_rank=plan.cpus_per_rank,
         launcher=plan.launch.launcher,
         oversubscribed=is_full or 0 < plan.gpus_per_node < plan.ranks_per_node,
+        epoch_seconds=_epoch_seconds(options, value, results),
         straggler=straggler(times.get("ranks", ())),
         communication=max(
             (file.communication for file in files if file.communication),
@@ -176,6 +177,7 @@ def timeline(files: Iterable[RankFile]) -> dict[str, Any]:
     )
     return {
         "ranks": ranks,
+        "start_seconds": max(0.0, ends[0] - min(file.began for file in known)),
         "step_seconds": max((times.step_seconds for times in ranks), default=0.0),
     }
 
@@ -206,15 +208,24 @@ def straggler(ranks: Sequence[RankTimes]) -> Straggler | None:
     )
 
 
+def _epoch_seconds(options: Options, value: float, results: Mapping[str, Any]) -> float:
+    """Return the time of an epoch; 0 if neither the options nor the script have what it takes."""
+    samples = options.samples_per_epoch or number_of(results, "samples_per_epoch") or 0
+    if samples > 0 and not options.is_time:
+        return samples / value
+    seconds, epochs = number_of(results, "seconds"), number_of(results, "epochs")
+    return seconds / epochs if seconds and epochs and seconds > 0 and epochs > 0 else 0.0
+
+
 def _no_metric(options: Options, name: str, results: Mapping[str, Any]) -> MalformedInputError:
-    keys = [
-        key[:80] for key in results if key != options.metric and number_of(results, key) is not None
-    ]
-    others = f", but {', '.join(keys[:10])}" if keys else ""
     return MalformedInputError(
-        f"the script printed no positive {options.metric!r}{others}",
+        f"the script printed no positive {options.metric!r}",
         place=f"--metric {options.metric}",
-        choices=keys[:40],
+        choices=[
+            key[:80]
+            for key in results
+            if key != options.metric and number_of(results, key) is not None
+        ][:40],
         value=options.metric,
         next_step=f'toolkit logs {name}; a script prints it as JSON: {{"{options.metric}": 812.5}}',
     )

@@ -34,6 +34,7 @@ class Options(Stored, frozen=True, kw_only=True):
         arguments: further arguments of the script at each point.
         job: further options of the job, as on the command line.
         gradient_size: bytes that ranks add up in a step; 0: measured in the script.
+        samples_per_epoch: for the hours of an epoch; 0: taken from what the script prints.
         count_oversubscribed: the reason why points with more ranks than cores count; empty: they
             do not.
         hook: record the time of each step in the ranks.
@@ -51,6 +52,7 @@ class Options(Stored, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     job: dict[str, Any] = {}
     gradient_size: int = 0
+    samples_per_epoch: int = 0
     count_oversubscribed: str = ""
     hook: bool = True
 
@@ -187,7 +189,9 @@ class Sample(Stored, frozen=True, kw_only=True):
         nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the job's shape.
         launcher: that started the ranks.
         oversubscribed: there are more ranks than cores, or than GPUs.
+        start_seconds: from the first rank's start to the first step.
         step_seconds: of the steady state, by the slowest rank; 0: unknown.
+        epoch_seconds: time of one epoch; 0: unknown.
         ranks: the ranks with recorded steps.
         nodelist: nodes of the job, as Slurm writes them.
         job_id: of its job; 0: unknown.
@@ -206,7 +210,9 @@ class Sample(Stored, frozen=True, kw_only=True):
     cpus_per_rank: int = 1
     launcher: str = ""
     oversubscribed: bool = False
+    start_seconds: float = 0.0
     step_seconds: float = 0.0
+    epoch_seconds: float = 0.0
     straggler: Straggler | None = None
     communication: Communication = Communication()
     ranks: tuple[RankTimes, ...] = ()
@@ -218,6 +224,13 @@ class Sample(Stored, frozen=True, kw_only=True):
     def size(self) -> int:
         """Return the number of ranks."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def units(self) -> tuple[int, str]:
+        """Return the number and the name of what the job occupies: GPUs, else cores."""
+        if self.gpus_per_node:
+            return self.nodes * self.gpus_per_node, "GPU"
+        return self.size * self.cpus_per_rank, "core"
 
 
 class Study(Stored, frozen=True, kw_only=True):

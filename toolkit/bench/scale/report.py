@@ -1,6 +1,6 @@
 """From measurements to reports: a table, a page, and JSON for later comparisons.
 
-The rows are medians with their spread, speed-up and efficiency.
+The rows are medians with their spread, speed-up, efficiency and hours.
 """
 
 from __future__ import annotations
@@ -133,9 +133,8 @@ def remarks(entry: Series, study: Study) -> Iterator[str]:
     """Yield what the numbers of a series do not show, or must not be read as."""
     if shapes := _shapes(entry, lambda row: _is_oversubscribed(row.samples)):
         reason = study.options.count_oversubscribed
-        taken = f"counted all the same, because: {reason}"
-        verdict = taken if reason else "this says nothing of scaling"
-        yield f"{shapes}: oversubscribed, more ranks than cores or GPUs; {verdict}"
+        why = f"counted all the same, because: {reason}" if reason else "says nothing of scaling"
+        yield f"{shapes}: oversubscribed, more ranks than cores or GPUs; {why}"
     for before, after in pairwise(entry.counting):
         runs = min(before.value.runs, after.value.runs)
         if runs > 1 and before.value.overlaps(after.value):
@@ -172,31 +171,30 @@ def page(study: Study) -> str:
     directory = shlex.quote(f"{study.directory}/report.json")
     runs = f"{counted(len(samples), 'run')} at {counted(len(study.points), 'point')}"
     planned = len(study.points) * study.options.runs
+    dates = [sample.ended[:10] for sample in samples if sample.ended]
+    days = f", {min(dates)} to {max(dates)}" if dates else ""
     missing = f"; {planned - len(samples)} of {planned} not measured"
     facts = {**study.origin, "arguments": redacted(shlex.join(study.options.arguments))}
     return reports.render(
         "scale.html.j2",
         title=f"Scaling of {study.options.target}",
         summary=f"Site {study.origin.get('site', '')}, metric {study.options.metric}: {runs}"
-        f"{missing if planned > len(samples) else ''}.",
-        sections=[_section(study, entry) for entry in entries],
+        f"{days}{missing if planned > len(samples) else ''}.",
+        sections=[
+            (entry.name, *table(study, entry), list(remarks(entry, study))) for entry in entries
+        ],
         pictures=_pictures(study, entries) if entries else [],
         again=f"toolkit bench scale --again {directory} --directory scale/again",
         facts=[(name, value) for name, value in facts.items() if value],
     )
 
 
-def _section(study: Study, entry: Series) -> dict[str, object]:
-    header, rows = table(study, entry)
-    notes = list(remarks(entry, study))
-    return {"name": entry.name, "header": header, "rows": rows, "remarks": notes}
-
-
 def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a series, for the terminal and the page."""
+    _, unit = entry.rows[0].samples[0].units
     header = (
-        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency"),
-        *("communication", "step"),
+        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency", "serial"),
+        *(f"{unit} h/epoch", "communication", "step", "start"),
     )
     return header, [
         (
@@ -206,8 +204,17 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             f"{row.value.low:.6g}-{row.value.high:.6g}" if row.value.runs > 1 else "one run",
             "oversubscribed" if not row.counts else _median(row.speedup, ".2f"),
             "-" if not row.counts else _median(row.efficiency, ".0%"),
+            or_dash(_serial(entry, row), ".1%"),
+            or_dash(
+                _known(sample.epoch_seconds for sample in row.samples)
+                * row.samples[0].units[0]
+                / 3600
+                or None,
+                ".3g",
+            ),
             or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
+            or_dash(_known(sample.start_seconds for sample in row.samples) or None, ".3g"),
         )
         for row in entry.rows
     ]
@@ -215,6 +222,20 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
 
 def _median(value: Spread | None, form: str) -> str:
     return or_dash(value.median if value else None, form)
+
+
+def _serial(entry: Series, row: Row) -> float | None:
+    """Return the serial fraction that explains a speed-up (Karp and Flatt, 1990); None: unknown.
+
+    By Amdahl's law for strong scaling, by Gustafson's for weak scaling.
+    """
+    factor = row.size / entry.counting[0].size if row.counts else 1.0
+    if row.speedup is None or factor == 1:
+        return None
+    speedup = row.speedup.median
+    if entry.mode == "weak":
+        return (factor - speedup) / (factor - 1)
+    return (1 / speedup - 1 / factor) / (1 - 1 / factor)
 
 
 def _pictures(study: Study, entries: Sequence[Series]) -> list[tuple[dict[str, object], str]]:
@@ -225,10 +246,21 @@ def _pictures(study: Study, entries: Sequence[Series]) -> list[tuple[dict[str, o
     caption = f"{bars} Hollow marks are oversubscribed. Both axes are logarithmic."
     drawn = [(chart(metric, rates, Axis("ranks"), Axis(metric)), caption)]
     if any(len(entry.counting) > 1 for entry in entries):
+        curves = _curves(entries, lambda row: row.speedup)
+        caption = f"Against the smallest size. {bars}"
+        drawn.append((chart("Speed-up", curves, Axis("ranks"), Axis("speed-up")), caption))
         curves = _curves(entries, lambda row: row.efficiency)
         axis = Axis("efficiency", is_log=False, least=1.0, write="{:.0%}".format)
-        caption = f"Speed-up against the smallest size, divided by the factor of the ranks. {bars}"
+        caption = f"Speed-up divided by the factor of the ranks. {bars}"
         drawn.append((chart("Efficiency", curves, Axis("ranks"), axis), caption))
+    if any(row.communication_share for entry in entries for row in entry.rows):
+        curves = _curves(
+            entries,
+            lambda row: spread([row.communication_share]) if row.communication_share else None,
+        )
+        axis = Axis("all-reduce / step", is_log=False, write="{:.0%}".format)
+        caption = "An all-reduce of the gradients' size by the time of a step: an upper limit."
+        drawn.append((chart("Share of communication", curves, Axis("ranks"), axis), caption))
     return drawn
 
 

@@ -108,9 +108,9 @@ def compare(old: Study, new: Study, threshold: float = THRESHOLD) -> tuple[Chang
             place="--against",
             next_step="measure the same nodes, ranks and launcher",
         )
-    is_time = new.options.is_time
     return tuple(
-        change(name, before[name], after[name], threshold, is_time=is_time) for name in common
+        change(name, before[name], after[name], threshold, is_time=new.options.is_time)
+        for name in common
     )
 
 
@@ -145,8 +145,6 @@ def differences(old: Study, new: Study) -> list[str]:
         before, after = old.origin.get(name, ""), new.origin.get(name, "")
         if before != after:
             notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")
-    if old.options.arguments != new.options.arguments or old.options.job != new.options.job:
-        notes.append("the options of the job")
     return notes
 
 
