@@ -119,7 +119,7 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
         assert join().startswith("WARN")
         assert Path("/etc/hostname").stat().st_uid == 0
         assert "not counted" in toolkit("workshop", "status", str(light)).stderr
-        own.unlink()
+        assert toolkit("workshop", "reset", user.name, str(light)).returncode == 0
         assert join().startswith("PASS")
 
         left = own.read_bytes()

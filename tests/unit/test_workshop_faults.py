@@ -77,7 +77,7 @@ def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, machine):
 def test_the_report_has_the_first_accuracy_of_each_person():
     attempts = [
         Attempt(person="c", exercise="join", ok=False, after=12),
-        Attempt(person="a", exercise="01", ok=True, after=70, accuracy=0.9),
+        Attempt(person="a", exercise="01", ok=True, after=70, accuracy=0.9, queued=20.0),
         Attempt(person="b", exercise="01", ok=False, after=80),
         Attempt(person="a", exercise="02", ok=True, after=90, accuracy=0.95),
         Attempt(person="b", exercise="02", ok=True, after=100, accuracy=0.8),
@@ -97,6 +97,7 @@ def test_the_report_has_the_first_accuracy_of_each_person():
     assert lines["first accuracy"] == (
         "1:25 (median), 1:40 (90 %), 1:40 (last); 2 of 3 participants"
     )
+    assert people[0][3] == "0.900 at 1:10, queued 0:20"
 
 
 TOOL = """\
@@ -121,11 +122,12 @@ def test_a_participant_joins_and_runs_all_exercises(tmp_path):
     python.chmod(0o755)
     words = ("source", str(python), "01", "02", "03")
     home = ("env", f"HOME={tmp_path}", "bash", "-c", rehearse._COMMANDS, "participant", *words)
-    is_stopped = rehearse.run_all([home])
+    _, is_stopped = rehearse.run_all([home])
     people = [accounts.Person("a", tmp_path), accounts.Person("b", tmp_path / "none")]
-    done = rehearse.attempts(people, ("join", "01", "02", "03", "04"), 0.0)
+    done = rehearse.attempts(people, ("join", "01", "02", "03", "04"), 0.0, {("a", "01"): 3.0})
     join, one, two, three, four, other = done
     assert (is_stopped, join.exercise, join.ok) == (False, "join", True)
+    assert (one.queued, two.queued) == (3.0, None)
     assert (one.ok, one.accuracy, three.ok, three.after >= one.after) == (True, 0.5, True, True)
     assert (two.ok, two.cause, two.fix) == (False, "no label", "look")
     # The script ended before it, and that of the other participant never began.

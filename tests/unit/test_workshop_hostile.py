@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.stand_in import standing_in
 from tests.unit import workshop_fixtures as fixtures
 from tests.unit.test_workshops import END, entry
 from tests.unit.workshop_fixtures import OWN, interrupted_after, joined, packs
 from toolkit import errors
 from toolkit.cli.follow import leave_results
-from toolkit.errors import MalformedInputError, UsageError
+from toolkit.errors import MalformedInputError, ScriptMissingError, UsageError
 from toolkit.model.base import to_json
 from toolkit.runs.run import Run
 from toolkit.workshops import archive, join, results
@@ -105,6 +106,28 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(text, tmp_path, monk
     with pytest.raises(MalformedInputError, match="has changed while it was packed"):
         packs(folder, tmp_path / "first.tar")
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_an_answer_without_an_end_does_not_fill_the_disk(tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1 << 20})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with standing_in() as server:
+        server.answers["/x.tar"] = lambda _: (200, {}, bytes(1 << 20))
+        with pytest.raises(errors.NoSpaceError, match=r"more than 524 kB"):
+            joined(f"http://{server.name}/x.tar", tmp_path / "mine")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop):
+    (drop / "minji").touch()
+    with pytest.raises(ScriptMissingError, match="left no results"):
+        results.remove_one(drop, "minji")
+    for name in ("_minji", "minji@example.org"):
+        (drop / f"{name}.json").touch()
+        results.remove_one(drop, name)
+    (drop / "full.json" / "inner").mkdir(parents=True)
+    results.remove_one(drop, "full")
+    assert [path.name for path in drop.iterdir() if path.name[0] != "."] == ["minji"]
 
 
 def test_what_others_made_is_neither_opened_nor_closed(tmp_path):

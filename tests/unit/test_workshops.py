@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import json
 import os
+import socket
 import subprocess
 import tarfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import OWN, TEXT, joined, largest_file, packs, write_folder
 from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
+    CommandFailedError,
     ConfigError,
     ForbiddenError,
     MalformedInputError,
@@ -25,6 +31,7 @@ from toolkit.errors import (
     ToolkitError,
     UsageError,
 )
+from toolkit.files import hash_file
 from toolkit.model.base import from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
@@ -91,6 +98,51 @@ def test_packing_twice_gives_the_same_bytes_and_data_is_bound_read_only(folder, 
     member = joined(first, tmp_path / "mine")
     job = merge(project_layers(member.directory)).job
     assert job.bind == (f"{tmp_path}/mine/.workshop/data/digits.sqfs:/data/digits:squashfs",)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        del words
+
+
+@pytest.fixture
+def address(packed: Path, tmp_path: Path) -> Iterator[str]:
+    """Pages of the workshop on a server of this machine."""
+    pages = tmp_path / "pages"
+    pack.publish(packed.parent / "first", packed, hash_file(packed), pages, "")
+    handler = functools.partial(Quiet, directory=str(pages))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_workshop_is_joined_from_its_pages(address, packed, tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sums = (tmp_path / "pages" / "SHA256SUMS").read_text()
+    assert sums == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  workshop.tar\n"
+    places = ("", "/", "/index.html", "/workshop.tar", "?key=1", "/?key=1#top")
+    for number, path in enumerate(places):
+        mine = tmp_path / f"mine-{number}"
+        member = joined(address + path, mine)
+        assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
+    with pytest.raises(CommandFailedError, match="could not be fetched"):
+        joined(f"{address}/other.tar", tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
+    assert not list(tmp_path.glob(".toolkit-workshop-*"))
+
+
+def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(CommandFailedError, match=r"could not be fetched: Connection refused\Z"):
+        joined(f"http://127.0.0.1:{port}/", tmp_path / "m")
+    for address in ("http://[x", "ftp://example.org/x.tar", "file:///etc/passwd"):
+        with pytest.raises(CommandFailedError, match="could not be fetched"):
+            joined(address, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_work_of_a_participant_is_never_overwritten(packed, tmp_path):
@@ -231,6 +283,35 @@ def test_signatures(folder, packed, tmp_path):
     assert joined(tmp_path / "unpacked", tmp_path / "m", verify=own).contents.name == "first"
 
 
+def test_the_guide_is_complete_and_escapes_everything(folder):
+    pages = pack.pages(folder, reading.load(folder), "first.tar")
+    assert set(pages) == {"index.html", "ko.html"}
+    has = ("<code>02-own</code> <strong>now</strong>: &lt;script&gt;", "toolkit run 01-ddp")
+    lacks = ("<script", "jobs/digits-ddp", "src=")
+    assert [text for text in has if text not in pages["index.html"]] == []
+    assert [text for text in lacks if text in pages["index.html"]] == []
+    korean = ('<html lang="ko">', "나의 실습", "참가하기")
+    assert [text for text in korean if text not in pages["ko.html"]] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("# A\nb\nc", "<h3>A</h3>\n<p>b\nc</p>"),
+        ("    x < 1\n\n    y", "<pre><code>x &lt; 1\n\ny\n</code></pre>"),
+        ("a <script>b</script>", "<p>a &lt;script&gt;b&lt;/script&gt;</p>"),
+        ("<img src=x>", "<p>&lt;img src=x&gt;</p>"),
+        ("![a](https://b.org/c.png)", '<p>!<a href="https://b.org/c.png">a</a></p>'),
+        ("[a](https://b.org/?c=1&d)", '<p><a href="https://b.org/?c=1&amp;d">a</a></p>'),
+        ("[a](javascript:alert(1))", "<p>[a](javascript:alert(1))</p>"),
+        ("[a](data:image/png;base64,x)", "<p>[a](data:image/png;base64,x)</p>"),
+        ('[a](https://b" onclick="x)', "<p>[a](https://b&quot; onclick=&quot;x)</p>"),
+    ],
+)
+def test_markdown(text, html):
+    assert pack.to_html(text) == f"{html}\n"
+
+
 @pytest.fixture
 def member(folder: Path, drop: Path, tmp_path: Path) -> join.Membership:
     text = TEXT.replace("people", f'results = "{drop}"\npeople')
@@ -292,7 +373,7 @@ def test_a_notebook_that_its_user_has_ended_is_done(member, drop, launcher, kind
 
 
 def test_the_texts_of_exercises_name_the_folders_that_participants_have(folder, tmp_path):
-    """Also where one exercise speaks of another, and in a translation."""
+    """Also where one exercise speaks of another, and in the guide."""
     text = "Run `jobs/own`, not jobs/digits-ddp-srun; then jobs/digits-ddp. ../jobs/own stays"
     (folder / "own" / "README.md").write_text(text)
     (folder / "own.ko.md").write_text(text)
@@ -301,8 +382,9 @@ def test_the_texts_of_exercises_name_the_folders_that_participants_have(folder, 
     assert "toolkit run 01-ddp" in (mine / "01-ddp" / "README.md").read_text()
     assert "jobs/digits-ddp" not in (mine / "01-ddp" / "README.md").read_text()
     wanted = "Run `02-own`, not jobs/digits-ddp-srun; then 01-ddp. ../jobs/own stays"
-    for name in ("README.md", "README.ko.md"):
-        assert (mine / "02-own" / name).read_text() == wanted
+    assert (mine / "02-own" / "README.md").read_text() == wanted
+    for page in pack.pages(folder, reading.load(folder), "first.tar").values():
+        assert "not jobs/digits-ddp-srun; then 01-ddp." in page
 
 
 def test_results_of_two_directories_are_in_one_file(member, drop, tmp_path):
@@ -382,7 +464,7 @@ def test_the_commands_from_new_to_close(tmp_path, monkeypatch):
     Path("first/workshop.toml").write_text(f'results = "{tmp_path}/results"\n{text}')
     for words, wanted in (
         (["show", "first"], "02-horovod"),
-        (["pack", "first"], "first.tar"),
+        (["pack", "first", "--pages", "public"], "workshop.tar"),
         (["unpack", "first.tar", "shared"], "toolkit workshop join shared"),
         (["open", "first"], "results"),
         (["status", "first"], "PARTICIPANT"),

@@ -166,7 +166,7 @@ WORKSHOP: Commands = {
         ),
         "reset": (
             "workshop:reset",
-            "Copy an exercise again; your folder is kept.",
+            "Start an exercise, or the results of a participant, again.",
         ),
     },
     "Lead": {

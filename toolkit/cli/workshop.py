@@ -20,7 +20,7 @@ from toolkit.workshops import join as joining
 from toolkit.workshops import pack as packing
 from toolkit.workshops.archive import Verify
 from toolkit.workshops.checks import examine
-from toolkit.workshops.model import JOINED, Done, Joined
+from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
 from toolkit.workshops.reading import create, load
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
@@ -78,9 +78,7 @@ def show(folder: Path, as_json: bool) -> None:
         summary = "a notebook" if job is None else job.summary or ""
         rows.append((exercise.name, (job.image or "-") if job else "-", summary))
     table = console.table(("EXERCISE", "IMAGE", "SHOWS"), rows)
-    title = (
-        workshop.title if isinstance(workshop.title, str) else " / ".join(workshop.title.values())
-    )
+    title = workshop.title_in(workshop.language[0])
     console.result(workshop, f"{title}\n{console.mapping(facts)}\n{table}", as_json=as_json)
     console.say_all(reading.notes(folder, workshop))
 
@@ -100,7 +98,11 @@ def schema() -> None:
 @folder_argument
 @click.option("-o", "--output", type=FOLDER, metavar="FILE", help="Default: NAME.tar, here.")
 @click.option("--sign", type=FOLDER, metavar="PRIVATE.pem", help="Sign it with this key.")
-def pack(folder: Path, output: Path | None, sign: Path | None) -> None:
+@click.option("--pages", type=FOLDER, metavar="DIR", help="Also write static pages to publish.")
+@click.option("--address", metavar="URL", default="", help="Where the pages will be.")
+def pack(
+    folder: Path, output: Path | None, sign: Path | None, pages: Path | None, address: str
+) -> None:
     """Pack a workshop into one file: images, exercises, data, guide.
 
     The same workshop gives the same bytes.
@@ -109,6 +111,7 @@ def pack(folder: Path, output: Path | None, sign: Path | None) -> None:
     Examples:
       toolkit workshop pack first-steps
       toolkit workshop pack first-steps --sign course.pem
+      toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
     target = output or Path(f"{folder.resolve().name}.tar")
     with interrupted_by_signals(), console.Steps() as steps:
@@ -116,7 +119,11 @@ def pack(folder: Path, output: Path | None, sign: Path | None) -> None:
     size = human_size(target.stat().st_size)
     console.fact("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     console.say_all(reading.notes(folder, contents.workshop))
-    console.fact("sha256", hash_file(target))
+    digest = hash_file(target)
+    console.fact("sha256", digest)
+    if pages:
+        written = packing.publish(folder, target, digest, pages, address)
+        console.fact("pages", f"{pages}: {', '.join(written)}")
     shared = contents.workshop.results
     is_open = not shared or Path(shared).exists()
     first = "" if is_open else f"toolkit workshop open {shell(str(folder))}; "
@@ -175,7 +182,7 @@ def join(
     \b
     Examples:
       toolkit workshop join /scratch/workshops/first-steps
-      toolkit workshop join https://example.org/first-steps.tar --share-results
+      toolkit workshop join https://example.org/course/ --share-results
       toolkit workshop join first-steps.tar ~/course --key instructor.pem
     """
     with interrupted_by_signals(), console.Steps() as steps:
@@ -297,19 +304,32 @@ def close(folder: Path, unpacked: Path | None) -> None:
 @click.argument("name")
 @folder_argument
 def reset(name: str, folder: Path) -> None:
-    """Copy an exercise again; your folder is kept.
+    """Start an exercise, or the results of a participant, again.
 
-    This is for a joined directory: your folder gets another name.
+    In a joined directory the exercise is copied again, and your folder is kept under another name.
+    In the workshop's own folder the results of a participant are removed, which they can leave
+    again.
 
     \b
-    Example:
+    Examples:
       toolkit workshop reset 01-ddp
+      toolkit workshop reset minji first-steps
     """
-    joined = read_json(folder / JOINED, Joined, searched=True)
-    aside = joining.reset(folder, joined, name)
-    console.fact("reset", str(folder / name))
-    if aside is not None:
-        console.fact("kept", f"yours is {aside}")
+    if (folder / JOINED).is_file():
+        joined = read_json(folder / JOINED, Joined, searched=True)
+        aside = joining.reset(folder, joined, name)
+        console.fact("reset", str(folder / name))
+        if aside is not None:
+            console.fact("kept", f"yours is {aside}")
+        return
+    if not (folder / WORKSHOP).is_file():
+        raise UsageError(
+            f"{folder.resolve()} is neither a joined workshop nor a workshop's folder",
+            place="WORKSHOP",
+            next_step="cd to the directory that you joined in, then reset again",
+        )
+    results.remove_one(results_of(folder), name)
+    console.fact("removed", f"the results of {name}")
 
 
 @click.command("rehearse")

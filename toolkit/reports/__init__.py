@@ -23,6 +23,13 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
+def markup(html: str) -> object:
+    """Return HTML that is known to be safe as a value that is not escaped."""
+    from markupsafe import Markup
+
+    return Markup(html)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = make_templates("reports/templates", autoescape=True, finalize=_shown)

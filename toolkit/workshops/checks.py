@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from toolkit.units import human_size
 from toolkit.workshops.join import Membership
 from toolkit.workshops.results import leave
 
+_LEAST_ROOM = 200 << 20
 _ASK = "ask the instructor"
 
 
@@ -75,6 +77,16 @@ def jobs(member: Membership) -> Iterator[Result]:
             yield failed(f"Slurm would refuse {name}: {one_line(' '.join(answer.tail(2)))}", _ASK)
 
 
+@check("room", "there is room for the runs")
+def room(member: Membership) -> Result:
+    """Check the free space where the runs will be."""
+    left = shutil.disk_usage(member.directory).free
+    text = f"{human_size(left)} in {member.directory}"
+    if left >= _LEAST_ROOM:
+        return passed(text)
+    return failed(f"only {text}", "remove files, or join in a directory with more room")
+
+
 @check("results", "results can be left for the instructor", severity="warning")
 def results(member: Membership) -> Result:
     """Check the file in the shared directory, if the participant consented."""
@@ -90,7 +102,7 @@ def results(member: Membership) -> Result:
     return passed(f"states and accuracies are left in {wanted}")
 
 
-CHECKS = (images, jobs, results)
+CHECKS = (images, jobs, room, results)
 
 
 def examine(member: Membership) -> Iterator[Result]:

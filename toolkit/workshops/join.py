@@ -1,4 +1,4 @@
-"""Join a workshop: copy its exercises, and write the settings by which they run."""
+"""Join a workshop: fetch it, copy its exercises, and write the settings by which they run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import NamedTuple
 
 from toolkit.config import PROJECT_FILE
 from toolkit.errors import (
+    EXHAUSTED,
+    CommandFailedError,
     ConfigError,
     MalformedInputError,
+    NoSpaceError,
     ScriptMissingError,
     UsageError,
 )
-from toolkit.files import hash_file, read_json, read_text, write_atomically
+from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
 from toolkit.model.base import to_json, toml_value
 from toolkit.shell import Progress
+from toolkit.units import human_size
 from toolkit.workshops import archive
-from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Contents, Joined
+from toolkit.workshops.model import CONTENTS, JOINED, PACKED, SIGNATURE, Contents, Joined
 
 _HEAD = (
     "# Written by toolkit workshop join, and again when you join again; yours is kept as .old-1.\n"
@@ -53,7 +57,7 @@ def join(
     """Join a workshop; folders of exercises that exist already are not touched.
 
     Args:
-        source: the packed file, or the directory it was unpacked to.
+        source: the packed file, its URL, that of its pages, or the directory it was unpacked to.
         directory: the participant's; by default one of the workshop's name.
         share: leave the results of runs in the workshop's shared directory; None: as chosen when
             joining before, else not.
@@ -66,6 +70,12 @@ def join(
         NoSpaceError: the disk has too little room; nothing half-written is left.
         UsageError: the directory has settings that no workshop wrote.
     """
+    if "://" in source:
+        place = (directory or Path("x")).absolute().parent
+        with temporary_beside(place / "toolkit-workshop") as scratch:
+            progress.begin("fetch", source)
+            packed = str(fetch(source, scratch))
+            return join(packed, directory, share=share, verify=verify, progress=progress)
     path = Path(source)
     if path.is_dir():
         contents = contents_of(path, verify)
@@ -91,6 +101,40 @@ def join(
             next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
         )
     return _settle(unpacked.resolve(), contents, mine, share=share)
+
+
+def fetch(url: str, directory: Path) -> Path:
+    """Fetch a packed workshop into a directory, by its own address or that of its pages.
+
+    Raises:
+        CommandFailedError: the address is not one of HTTP, or the server does not answer or has no
+            such file.
+        NoSpaceError: the disk has too little room.
+    """
+    from toolkit.images.registry import web  # with the modules of HTTP
+
+    address, mark, query = url.partition("#")[0].partition("?")  # it may have the file's key
+    if not address.endswith(".tar"):
+        address = f"{address.removesuffix('/index.html').rstrip('/')}/{PACKED}"
+    target, most = directory / PACKED, shutil.disk_usage(directory).free // 2
+    try:
+        with target.open("wb") as output:
+            web.download(f"{address}{mark}{query}", output.write, most)
+    except MalformedInputError:  # a server can send without an end
+        raise NoSpaceError(
+            f"the workshop has more than {human_size(most)}, and takes twice its size to unpack",
+            place=str(directory),
+            next_step="join on a file system with more room",
+        ) from None
+    except web.FAILURES as error:
+        if getattr(error, "errno", None) in EXHAUSTED:  # the disk, or a quota
+            raise
+        raise CommandFailedError(
+            f"the workshop could not be fetched: {web.explain(error)}",
+            place=url,
+            next_step="check the address, or fetch the file with a browser and join it",
+        ) from None
+    return target
 
 
 def _own(directory: Path | None, contents: Contents) -> Path:

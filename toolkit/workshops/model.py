@@ -46,8 +46,8 @@ class Exercise(Model, frozen=True, kw_only=True):
         name: the folder that participants get, and the name of its runs: ``01-ddp``.
         folder: a folder beside ``workshop.toml`` with a ``job.toml`` or notebooks, or an exercise
             that came with the toolkit: ``jobs/digits-ddp``.
-        text: language -> a Markdown file beside ``workshop.toml``, which participants get beside
-            the README.md of the folder, as ``README.ko.md``.
+        text: language -> the Markdown file that explains it, beside ``workshop.toml``; without one
+            the README.md of the folder.
     """
 
     name: Name
@@ -62,9 +62,9 @@ class Workshop(Job, frozen=True, kw_only=True):
     gpus_per_node, time and so on. A ``job.toml`` of an exercise takes precedence over them.
 
     Attributes:
-        title: a text, or language -> text.
-        language: the languages of its texts.
-        date: when the workshop takes place.
+        title: of the guide; a text, or language -> text.
+        language: the languages of the guide, the first is the default.
+        date: when the workshop takes place, as text for the guide.
         people: the expected number of participants.
         images: name -> its lock, a file beside ``workshop.toml``; empty: no lock, the image is
             packed as it is built.
@@ -84,6 +84,12 @@ class Workshop(Job, frozen=True, kw_only=True):
     exercises: Annotated[
         tuple[Exercise, ...], Meta(min_length=1, description="tables [[exercises]], one at least")
     ]
+
+    def title_in(self, language: str) -> str:
+        """Return the title in a language, else in the first language that has one."""
+        if isinstance(self.title, str):
+            return self.title
+        return self.title.get(language) or next(iter(self.title.values()), "")
 
     def job_options(self) -> dict[str, object]:
         """Return the options of `toolkit run` that the workshop sets."""

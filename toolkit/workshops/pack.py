@@ -1,18 +1,20 @@
-"""Pack a workshop into one file, and sign it with a key in PEM."""
+"""Pack a workshop into one file, sign it with a key in PEM, and publish it as static pages."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from toolkit import shell
+from toolkit import reports, shell
 from toolkit.errors import ConfigError, SignatureError
-from toolkit.files import temporary_beside
+from toolkit.files import read_text, temporary_beside, write_atomically
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
@@ -23,6 +25,7 @@ from toolkit.workshops import archive
 from toolkit.workshops.exercises import copy_folder
 from toolkit.workshops.model import (
     CONTENTS,
+    PACKED,
     SIGNATURE,
     WORKSHOP,
     Contents,
@@ -31,6 +34,10 @@ from toolkit.workshops.model import (
 )
 from toolkit.workshops.reading import data_directory, load, source_of
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
     *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
     *("-all-time", "0", "-mkfs-time", "0", "-processors", "1"),
@@ -67,6 +74,8 @@ def pack(
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
         sources |= _exercises(folder, workshop, scratch)
+        guide = pages(folder, workshop, PACKED)
+        sources |= {f"guide/{page}": text.encode() for page, text in guide.items()}
         progress.begin("data", ", ".join(workshop.data) or "none")
         sources |= dict(_data(folder, workshop, scratch))
         progress.begin("images", ", ".join(workshop.images) or "none")
@@ -87,8 +96,6 @@ def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, arc
     for exercise in workshop.exercises:
         copied = scratch / "exercises" / exercise.name
         copy_folder(source_of(folder, exercise), copied)
-        for language, text in exercise.text.items():
-            shutil.copyfile(folder / text, copied / f"README.{language}.md")
         for page in copied.glob("*.md"):
             written = page.read_bytes().decode(errors="surrogateescape")
             renamed = _renamed(written, exercise, workshop)
@@ -124,11 +131,98 @@ def _images(folder: Path, workshop: Workshop) -> dict[str, archive.Source]:
     return files
 
 
+def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
+    """Return the guide as pages of HTML: file name -> text.
+
+    HTML in a text is shown as it is written, links lead to web pages only, and there are no
+    images: a page requests nothing from outside.
+
+    Args:
+        folder: of the workshop.
+        workshop: the workshop.
+        join: the word after ``toolkit workshop join``.
+    """
+    files = {language: f"{language}.html" for language in workshop.language}
+    files |= dict.fromkeys(workshop.language[:1], "index.html")
+    return {
+        files[language]: reports.render(
+            "guide.html.j2",
+            language=language,
+            title=workshop.title_in(language),
+            date=workshop.date,
+            words=_WORDS.get(language, _WORDS["en"]),
+            others=[(file, other) for other, file in files.items() if other != language],
+            join=join,
+            sections=[_section(folder, each, workshop, language) for each in workshop.exercises],
+        )
+        for language in workshop.language
+    }
+
+
 def _renamed(text: str, exercise: Exercise, workshop: Workshop) -> str:
     """Return a text with the folders that participants have: ``01-ddp`` for ``jobs/digits-ddp``."""
     every = (*reversed(workshop.exercises), exercise)
     names = {f"jobs/{each.folder.rpartition('/')[2]}": each.name for each in every}
     return re.sub(r"(?<![\w./-])jobs/[\w-]+", lambda match: names.get(match[0], match[0]), text)
+
+
+def _section(
+    folder: Path, exercise: Exercise, workshop: Workshop, language: str
+) -> dict[str, object]:
+    source = source_of(folder, exercise)
+    own = exercise.text.get(language)
+    path = folder / own if own else source / "README.md"
+    text = read_text(path) if path.is_file() else ""
+    verb = "run" if (source / "job.toml").is_file() else "notebook"
+    html = reports.markup(to_html(_renamed(text, exercise, workshop)))
+    return {"name": exercise.name, "text": html, "command": f"toolkit {verb} {exercise.name}"}
+
+
+def publish(
+    folder: Path, packed: Path, digest: str, directory: Path, address: str
+) -> tuple[str, ...]:
+    """Write the guide, the packed workshop and its checksum as static pages.
+
+    Args:
+        folder: of the workshop.
+        packed: the packed workshop.
+        digest: its SHA-256.
+        directory: of the pages; files of other names in it stay.
+        address: where the pages will be; empty: unknown.
+    """
+    workshop = load(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = pages(folder, workshop, f"{address.rstrip('/')}/{PACKED}" if address else PACKED)
+    written["SHA256SUMS"] = f"{digest}  {PACKED}\n"
+    for name, text in written.items():
+        write_atomically(directory / name, text)
+    if packed.resolve() != (directory / PACKED).resolve():
+        with temporary_beside(directory / PACKED) as scratch:
+            made = Path(shutil.copyfile(packed, scratch / PACKED))
+            made.chmod(0o644)
+            made.replace(directory / PACKED)
+    return (*written, PACKED)
+
+
+@lru_cache(maxsize=1)
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).disable("image")
+    parser.validateLink = lambda url: url.startswith(  # type: ignore[method-assign]
+        ("http://", "https://")
+    )
+    return parser
+
+
+def to_html(text: str) -> str:
+    """Return Markdown as HTML whose headings are below those of an exercise."""
+    parser = _markdown()
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+    return str(parser.renderer.render(tokens, parser.options, {}))
 
 
 def sign(data: bytes, key: Path) -> bytes:

@@ -67,6 +67,14 @@ def notes(folder: Path, workshop: Workshop) -> Iterator[tuple[str, str]]:
         image = (job.image if job else None) or workshop.image
         if image and image not in workshop.images and "/" not in image:
             yield "not packed", f"{image} of {name} is not in [images]: the site must have it"
+        if job is None and not workshop.image:
+            text = f"{name} is a notebook, and {WORKSHOP} has no image for notebooks: image = NAME"
+            yield "no image", text
+    for language in workshop.language[1:]:
+        without = [each.name for each in workshop.exercises if language not in each.text]
+        if without:
+            text = f"{language}: {', '.join(without)} in the language of README.md"
+            yield "untranslated", text
 
 
 def source_of(folder: Path, exercise: Exercise) -> Path:

@@ -13,12 +13,13 @@ import os
 import pwd
 import shutil
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import ConfigError, ForbiddenError, UsageError
+from toolkit.errors import ConfigError, ForbiddenError, ScriptMissingError, UsageError
 from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import ssh
@@ -186,6 +187,28 @@ def _read(file: Path, workshop: str) -> Results:
     if results.workshop != workshop:
         raise ValueError(f"it is about the workshop {results.workshop}")
     return results
+
+
+def remove_one(path: Path, name: str) -> None:
+    """Remove the results of a participant, who can then leave them again.
+
+    Raises:
+        ScriptMissingError: this participant has left no results.
+    """
+    known = [entry.removesuffix(".json") for entry in _entries(path) if entry.endswith(".json")]
+    if name not in known:
+        raise ScriptMissingError(
+            f"{name} has left no results",
+            place="NAME",
+            choices=known,
+            value=name,
+            next_step="toolkit workshop status shows who has",
+        )
+    entry = path / f"{name}.json"
+    try:
+        entry.unlink()
+    except IsADirectoryError:  # another user made it, and only they can empty it
+        entry.rename(entry.with_name(f".{entry.name}.{time.time_ns()}"))
 
 
 def close_directory(path: Path) -> int:

@@ -9,8 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, UsageError
@@ -26,6 +29,7 @@ from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
 from toolkit.workshops.rehearsal.stage import HOME, Stage, stage, temporary_place
 
+_EVERY = 1.0  # seconds between two measurements of memory
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
@@ -55,6 +59,8 @@ def rehearse(
             place="--only" if only else f"{WORKSHOP}, table exercises",
             next_step="notebooks are not rehearsed",
         )
+    if notebooks := {each.name for each in workshop.exercises} - {*jobs}:
+        progress.say("left out", f"{', '.join(sorted(notebooks))}: notebooks")
     if os.geteuid() != 0:
         raise ForbiddenError(
             "only root can create the users of a rehearsal",
@@ -80,7 +86,7 @@ def rehearse(
             progress.begin("rehearsal", what)
             words = (str(source), python, *exercises)
             began = time.time()
-            stopped = run_all(
+            memory, stopped = run_all(
                 [_participant(env, place, cluster, person, words) for person in persons]
             )
             progress.end("interrupted" if stopped else "done")
@@ -91,7 +97,10 @@ def rehearse(
                 exercises=exercises,
                 cluster=cluster.about,
                 seconds=round(time.time() - began, 1),
-                attempts=attempts(persons, () if stopped else (JOIN, *exercises), began),
+                attempts=attempts(
+                    persons, () if stopped else (JOIN, *exercises), began, _waiting(cluster)
+                ),
+                memory=memory,
             )
 
 
@@ -115,27 +124,36 @@ def _participant(
     return (*change, "bash", "-c", _COMMANDS, "participant", *words)
 
 
-def run_all(commands: Sequence[Sequence[str]]) -> bool:
-    """Run all commands at once; return whether an interrupt has ended them."""
+def run_all(commands: Sequence[Sequence[str]]) -> tuple[int, bool]:
+    """Run all commands at once; an interrupt ends them.
+
+    Returns:
+        The most bytes of memory that they took, measured every second, and whether they were ended.
+    """
+    before, most, is_stopped = _available(), 0, False
     processes: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
             processes.append(shell.start(command, cwd="/", new_session=True))
-        for process in processes:
-            process.wait()
+        while any(process.poll() is None for process in processes):
+            most = max(most, before - _available())
+            time.sleep(_EVERY)
     except KeyboardInterrupt:  # what has been done so far is reported
-        return True
+        is_stopped = True
     finally:
         for process in processes:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return False
+    return most, is_stopped
 
 
 def attempts(
-    people: Sequence[Person], expected: Sequence[str], began: float
+    people: Sequence[Person],
+    expected: Sequence[str],
+    began: float,
+    waited: Mapping[tuple[str, str], float],
 ) -> tuple[Attempt, ...]:
     """Return what the participants did, in the order of their ends.
 
@@ -143,6 +161,7 @@ def attempts(
         people: the participants, whose homes have what their commands left.
         expected: what each of them was to do: a participant who could not go on has failed.
         began: when the first command began, in seconds since 1970.
+        waited: person and exercise -> seconds in the queue.
     """
     done: list[Attempt] = []
     for person in people:
@@ -155,6 +174,7 @@ def attempts(
         if lost is not None and (JOIN not in own or own[JOIN].ok):
             own[lost] = _attempt(person, lost, 1, time.time() - began)
         done += own.values()
+    done = [replace(each, queued=waited.get((each.person, each.exercise))) for each in done]
     return tuple(sorted(done, key=lambda each: each.after))
 
 
@@ -200,3 +220,23 @@ def _text(path: Path) -> str:
     with contextlib.suppress(OSError):
         return read_text(path, errors="replace", below=path.parent)
     return ""
+
+
+def _waiting(cluster: Stage) -> dict[tuple[str, str], float]:
+    """Return how long each job waited, by its user and name."""
+    question = ("squeue", "--noheader", "--states=all", "--format=%u|%j|%V|%S")
+    waited: dict[tuple[str, str], float] = {}
+    for line in shell.run((*cluster.words(Path("/")), *question)).stdout.splitlines():
+        user, _, rest = line.partition("|")
+        name, *times = rest.rsplit("|", 2)
+        with contextlib.suppress(ValueError):  # N/A: it has not started
+            submitted, started = map(datetime.fromisoformat, times)
+            waited[user, name] = max(0.0, (started - submitted).total_seconds())
+    return waited
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0

@@ -8,7 +8,7 @@ from math import ceil
 from statistics import median
 
 from toolkit.model.base import Model
-from toolkit.units import counted, human_time
+from toolkit.units import counted, human_size, human_time
 
 JOIN = "join"
 
@@ -22,6 +22,7 @@ class Attempt(Model, frozen=True, kw_only=True):
         ok: it succeeded.
         accuracy: that it printed; None if it printed none.
         after: seconds from the first command of the rehearsal to the end.
+        queued: seconds in the queue; None if it is unknown.
         cause: why it failed.
         fix: what to do about it.
     """
@@ -31,6 +32,7 @@ class Attempt(Model, frozen=True, kw_only=True):
     ok: bool
     after: float
     accuracy: float | None = None
+    queued: float | None = None
     cause: str = ""
     fix: str = ""
 
@@ -46,6 +48,7 @@ class Report(Model, frozen=True, kw_only=True):
         cluster: on which it ran, as text.
         seconds: the whole time of all participants.
         attempts: what the participants did, in the order of time.
+        memory: the most bytes of memory that the participants and their jobs took.
     """
 
     workshop: str
@@ -55,6 +58,7 @@ class Report(Model, frozen=True, kw_only=True):
     cluster: str
     seconds: float
     attempts: tuple[Attempt, ...]
+    memory: int = 0
 
     @property
     def failures(self) -> tuple[Attempt, ...]:
@@ -73,13 +77,16 @@ class Report(Model, frozen=True, kw_only=True):
 def summary(report: Report) -> dict[str, str]:
     """Return the report in a few lines: name -> value."""
     first = report.first_accuracies().values()
+    queued = [each.queued for each in report.attempts if each.queued is not None]
     return {
         "workshop": f"{report.workshop}, {counted(report.people, 'participant')}",
         "cluster": report.cluster,
         "duration": human_time(report.seconds) + (", interrupted" if report.interrupted else ""),
         "first accuracy": f"{_spread(first)}; {len(first)} of "
         f"{counted(report.people, 'participant')}",
+        "in the queue": f"{_spread(queued)}, of each job",
         "failures": str(len(report.failures)),
+        "memory": human_size(report.memory),
     }
 
 
@@ -118,7 +125,8 @@ def _cell(attempt: Attempt) -> str:
     if not attempt.ok:
         return f"FAILED {human_time(attempt.after)}"
     accuracy = "ok" if attempt.accuracy is None else f"{attempt.accuracy:.3f}"
-    return f"{accuracy} at {human_time(attempt.after)}"
+    waited = "" if attempt.queued is None else f", queued {human_time(attempt.queued)}"
+    return f"{accuracy} at {human_time(attempt.after)}{waited}"
 
 
 def causes(report: Report) -> Iterator[tuple[str, str]]:
