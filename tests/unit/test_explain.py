@@ -148,7 +148,7 @@ def test_the_lines_of_the_rank_that_failed_first_come_first_in_an_array_too():
     lines = [Line("the flux capacitor failed", "n1", rank, element=2) for rank in (*range(12), 30)]
     found = explain(Evidence(tuple(lines), "FAILED", 9, first_rank=30), RULES)
     assert found.suspicious[:2] == tuple(f"{label}| {lines[0].text}" for label in ("2.30", "2.0"))
-    assert found.suspicious[-1] == "... and 5 more"
+    assert len(found.suspicious) == 8
 
 
 @pytest.mark.parametrize(("log", "is_matched"), [("boom", True), ("boom\nfine", False)])

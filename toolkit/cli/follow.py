@@ -243,7 +243,6 @@ def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]
         ("ranks", f"{len(ranks)} printed it: {some}" if len(ranks) > 1 else ""),
         *(("or" if number else "fix", text) for number, text in enumerate(match.fix)),
         ("confidence", f"{match.sure} (rule {match.rule}; {match.source})"),
-        *(("or else", f"{each.summary} ({each.rule}: {each.line})") for each in explanation.others),
     ]
     if explanation.suspicious:
         rows.append(("lines", "the earliest that look like errors:"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby, islice
 from typing import cast
 
 from msgspec.structs import replace
@@ -97,11 +98,6 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         matches(evidence, rules, hits), key=lambda match: _order(match, evidence)
     )
     best = ranked[0] if ranked else None
-    others = [
-        match
-        for match in ranked[1:]
-        if match.role == "cause" and best and match.line not in ("", best.line)
-    ]
     has_cause = best is not None and best.role == "cause"
     first = _first(evidence, best)
     return Explanation(
@@ -109,7 +105,6 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         match=best,
         reported="" if first == evidence.reported else evidence.reported,
         source=evidence.failure.source if evidence.failure else "",
-        others=tuple(others[:3]),
         suspicious=() if has_cause else tuple(_suspicious(evidence)),
         last="" if has_cause else _last(evidence),
         stacks=evidence.stacks,
@@ -282,19 +277,13 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
 
     The lines of the rank that failed first come first.
     """
-    by_label: dict[str, list[Line]] = {}
-    for entry in evidence.entries:
-        if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text):
-            by_label.setdefault(entry.label, []).append(entry)
-
-    def place(lines: list[Line]) -> tuple[object, ...]:
-        """Ranks by their numbers, then hosts."""
-        rank = lines[0].rank
-        return rank != evidence.first_rank, rank is None, rank or 0, lines[0].label
-
-    sources = sorted(by_label.values(), key=place)
-    for lines in sources[:_MOST_RANKS]:
-        begin = "" if is_plain(evidence) else f"{lines[0].label}| "
-        yield from (begin + redacted(line.text.rstrip()) for line in lines[:_LINES_EACH])
-    if len(sources) > _MOST_RANKS:
-        yield f"... and {len(sources) - _MOST_RANKS} more"
+    lines = [
+        entry
+        for entry in evidence.entries
+        if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text)
+    ]
+    lines.sort(key=lambda line: (line.rank != evidence.first_rank, line.rank is None, line.rank))
+    for _, own in islice(groupby(lines, lambda line: line.label), _MOST_RANKS):
+        for line in islice(own, _LINES_EACH):
+            begin = "" if is_plain(evidence) else f"{line.label}| "
+            yield begin + redacted(line.text.rstrip())

@@ -171,7 +171,6 @@ class Explanation(Model, frozen=True, kw_only=True):
             name it.
         source: the line of the user's code at which it happened; empty if unknown.
         match: the cause; None if no rule matches.
-        others: other rules that match, less likely.
         suspicious: the earliest lines of each rank that look like errors, if no cause is known.
         last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
@@ -182,7 +181,6 @@ class Explanation(Model, frozen=True, kw_only=True):
     match: Match | None
     reported: str = ""
     source: str = ""
-    others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
     last: str = ""
     every_line: str = ""
