@@ -221,7 +221,7 @@ def environment() -> dict[str, str]:
 
 LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
 _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds before the next try
+_PAUSE = 3.0  # seconds before the next try
 _ANSWER_SECONDS = 30.0
 _READY = "connected: it forwards"
 
@@ -375,12 +375,12 @@ def carry(door: Door, entrance: Entrance) -> Iterator[tuple[str, str]]:
     Raises:
         CommandFailedError: there was no connection at all.
     """
-    pause, was_open = _FIRST_PAUSE, False
+    was_open = False
     while True:
         is_open, lines = False, deque[str](maxlen=5)
         for line in _connection(door, entrance):
             if line == _READY:
-                is_open, pause = True, _FIRST_PAUSE
+                is_open = True
                 yield "connected", f"to {door.node}{' again' if was_open else ''}"
             elif line.startswith("channel "):
                 yield "refused", f"{door.target} of {door.node}: {line.partition(': ')[2]}"
@@ -399,9 +399,8 @@ def carry(door: Door, entrance: Entrance) -> Iterator[tuple[str, str]]:
                 next_step=f"what a session says: toolkit ssh --host {door.run.word} true",
             )
         reason = lines[0] if lines else "it was closed"
-        yield "lost", f"connection to {door.node}: {reason}; next try in {pause:g} s"
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        yield "lost", f"connection to {door.node}: {reason}; next try in {_PAUSE:g} s"
+        time.sleep(_PAUSE)
 
 
 def _connection(door: Door, entrance: Entrance) -> Iterator[str]:
