@@ -39,7 +39,6 @@ class Row(NamedTuple):
     Attributes:
         seconds: how long it ran, or has been running.
         exit_code: None before the end.
-        attempts: how often it was started; more than once if it is requeued.
     """
 
     run: str
@@ -50,7 +49,6 @@ class Row(NamedTuple):
     shape: str = ""
     nodes: str = ""
     message: str = ""
-    attempts: int = 1
 
 
 _HOW = ("afterok", "afterany", "afternotok")
@@ -104,12 +102,6 @@ def _row(run: Run, answers: Answers) -> Row:
     try:
         row = row._replace(shape=run.plan.shape)
         values = _values(run, query(run, answers))
-        # Those of a run that may be requeued.
-        past = run.outcome.attempts if run.outcome else history(run).attempts if run.number else ()
-        attempts = max((attempt.number for attempt in past), default=1)
-        if attempts > 1:
-            more = f"; {values['message']}" if values["message"] else ""
-            values |= {"attempts": attempts, "message": f"attempt {attempts}{more}"}
     except SlurmUnreachableError:
         return row._replace(job_id=run.number)
     except (ToolkitError, OSError) as error:
