@@ -31,7 +31,7 @@ from toolkit.model.job import Job as Settings
 from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.submit import submit as submit_run
-from toolkit.slurm.client import configured_wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 if TYPE_CHECKING:
     from toolkit.api.jobs import Job
@@ -69,8 +69,7 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
         NeedsInstallError: submitit is not installed here.
         UsageError: there is no such option, or the function cannot be serialized.
         PlanError: the job could not run; nothing was submitted.
-        SlurmSilentError: Slurm's controller gave no answer for ``TOOLKIT_WAIT_FOR_SLURM``, or five
-            minutes.
+        SlurmSilentError: Slurm's controller gave no answer for five minutes.
     """
     try:
         return _submit(function, arguments, options)
@@ -94,7 +93,7 @@ def _submit(
         ) from None
     from toolkit.api.jobs import Job
 
-    cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
+    cwd, wait = Path.cwd(), Wait(PATIENCE, _LOG.warning)
     layer = _layer(function, options, cwd)
     case = patiently(lambda: gather(SUBMITIT_TARGET, layer, cwd), wait)
     # Modules beside the running script are visible on the nodes, too.

@@ -16,7 +16,7 @@ from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Line, is_noise
 from toolkit.runs.run import Run
 from toolkit.runs.status import Changed, Event
-from toolkit.slurm.client import configured_wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 Inform = Callable[[str, str], None]
 HOOK = package_directory("bench/inside") / "toolkit_bench.py"
@@ -72,7 +72,7 @@ def run(
             see ``outcome``.
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
-    wait = configured_wait(lambda text: say("waiting", text))
+    wait = Wait(PATIENCE, lambda text: say("waiting", text))
     case = patiently(lambda: gather(target, settings, cwd), wait)
 
     def planned(plan: Plan) -> None:

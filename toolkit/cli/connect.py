@@ -45,7 +45,7 @@ from toolkit.runs.run import Run, find
 from toolkit.runs.ssh import Door
 from toolkit.runs.submit import finish_salloc, released_after, start_salloc, submit, wait_for_nodes
 from toolkit.shell import interrupted_by_signals
-from toolkit.slurm.client import configured_wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 from toolkit.units import human_time
 
 FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
@@ -304,7 +304,7 @@ def notebook_start(
     ssh.Entrance(place.absolute()).require_free()  # before the job queues
     given = {**options, "launcher": ssh.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
-    wait = configured_wait(partial(console.say, "waiting"))
+    wait = Wait(PATIENCE, partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
     case = with_image(gather_case(), gather_case)
     run = write(case)

@@ -20,7 +20,7 @@ from toolkit.model.case import Case
 from toolkit.model.run import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
-from toolkit.slurm.client import PATIENCE, VARIABLE, Wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 from toolkit.text import HIDDEN
 from toolkit.units import counted, human_size
 
@@ -77,7 +77,6 @@ class _RunCommand(click.Command):
     type=click.IntRange(0),
     default=int(PATIENCE),
     show_default=True,
-    envvar=VARIABLE,
     help="How long to retry while Slurm's controller does not answer; a dry run does not retry.",
 )
 @click.option(

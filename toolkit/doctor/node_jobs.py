@@ -24,7 +24,7 @@ from toolkit.model.site import Site
 from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.run import Run
-from toolkit.slurm.client import configured_wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")
@@ -57,7 +57,7 @@ def run_script(
         shutil.copy(script, directory)
         flags = Layer("flag", {**settings, "snapshot": False, "arguments": tuple(arguments)})
         try:
-            wait = configured_wait(_LOG.warning)
+            wait = Wait(PATIENCE, _LOG.warning)
             case = patiently(lambda: gather(script.name, flags, directory), wait)
             # A check does not wait for other runs that a settings file names.
             case = case._replace(after=())

@@ -20,7 +20,6 @@ from toolkit.errors import (
     SlurmSilentError,
     SlurmUnreachableError,
     SubmissionError,
-    UsageError,
 )
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
@@ -51,22 +50,6 @@ _LOST = (
 # Either the controller could not read the request, or the command could not read the answer.
 _EITHER = "Protocol authentication error"
 _MOST_SIGNALS = 64
-# Slurm's refusals (slurm_errno.c, getopt_long), and the command that lists the valid values.
-_REFUSALS = {
-    "Invalid license specification": "scontrol show licenses lists those of the cluster",
-    "Invalid account or account/partition": (
-        "sacctmgr show associations user=$USER lists your accounts"
-    ),
-    "Invalid qos specification": (
-        "sacctmgr show associations user=$USER format=qos lists those that you may use"
-    ),
-    "Invalid feature specification": "scontrol show nodes lists the features of each node",
-    "Invalid generic resource (gres)": (
-        "sinfo --format='%P %G' lists the generic resources of each partition"
-    ),
-    "Invalid wckey specification": "sacctmgr show wckey user=$USER lists yours",
-    "unrecognized option": "sbatch --help lists the options that this version takes",
-}
 
 
 class AnswerLostError(
@@ -112,7 +95,6 @@ def submitted_id(result: shell.Result, script: Path) -> int:
         "Slurm refused the job; nothing was submitted",
         place=str(script),
         details=words,
-        next_step=next((step for text, step in _REFUSALS.items() if text in result.stderr), None),
     )
 
 
@@ -447,7 +429,6 @@ TESTED = {
 }
 
 PATIENCE = 300.0  # seconds; a restart of the controller or a takeover by its backup is faster
-VARIABLE = "TOOLKIT_WAIT_FOR_SLURM"
 PAUSE = 2.0  # seconds between two queries
 
 Notify = Callable[[str], object]
@@ -465,26 +446,6 @@ class Wait(NamedTuple):
 
     seconds: float = 0.0
     notify: Notify = bool
-
-
-def configured_wait(notify: Notify) -> Wait:
-    """Return the patience that the environment sets, or the default of `toolkit run`.
-
-    It is for callers that have no option for it.
-
-    Raises:
-        UsageError: the variable is not a number of seconds.
-    """
-    value = os.environ.get(VARIABLE)
-    if value is None:
-        return Wait(PATIENCE, notify)
-    if not value.isdecimal():
-        raise UsageError(
-            f"{value!r} is not a number of seconds",
-            place=VARIABLE,
-            next_step=f"{VARIABLE}={PATIENCE:g}",
-        )
-    return Wait(int(value), notify)
 
 
 def patiently(ask: Callable[[], _Answer], wait: Wait) -> _Answer:

@@ -29,7 +29,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Tail
 from toolkit.runs.run import Run
-from toolkit.slurm.client import configured_wait, patiently
+from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 _RECORDS = "scale"  # of a run's directory: a file for each process
 _MOST_BYTES = 16 << 20  # of a rank's file
@@ -63,7 +63,7 @@ def plan_points(
     """
     planned: list[PlannedPoint] = []
     origin: dict[str, str] = {}
-    wait = configured_wait(lambda text: say("waiting", text))
+    wait = Wait(PATIENCE, lambda text: say("waiting", text))
     for point in options.points():
         case = patiently(partial(gather, options.target, layer(options, point), cwd), wait)
         case = adapted(options, point, case)
