@@ -78,10 +78,8 @@ def test_a_thousand_nodes_are_not_printed_one_by_one(tmp_path, capsys):
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, ranks=ranks)
     shown.show_outcome(outcome, Run(tmp_path / "runs" / "train-0001"))
     out = capsys.readouterr().err
-    assert "1000 nodes: nid[0001-1000]" in out
-    assert "rank 0,1 nid0000   rank 2,3 nid0001" in out
-    assert "... 2000 ranks on 1000 nodes" in out
-    assert len(out) < 3000
+    assert "nid[0001-1000]" in out
+    assert len(out) < 500
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import click
@@ -35,7 +34,7 @@ from toolkit.runs import logs, status
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run, find
 from toolkit.slurm.hostlist import expand
-from toolkit.units import counted, human_time
+from toolkit.units import human_time
 
 _MOST_HOSTS, _MOST_RANKS = 64, 8  # that are named one by one
 _WORTH_SECONDS = 300.0  # shorter runs waste little
@@ -141,8 +140,7 @@ def show_state(event: status.Changed, passed: float) -> None:
         console.say("queued", f"job {state.job_id}, partition {state.partition}{reason}{start}")
     elif state.state == "RUNNING":
         hosts = expand(state.nodes)
-        few = len(hosts) <= _MOST_HOSTS
-        nodes = " ".join(hosts) if few else f"{counted(len(hosts), 'node')}: {state.nodes}"
+        nodes = " ".join(hosts) if len(hosts) <= _MOST_HOSTS else state.nodes
         console.say("running", f"{nodes:<56} {human_time(passed):>8}")
 
 
@@ -167,14 +165,8 @@ def show_outcome(outcome: Outcome, run: Run) -> None:
     word = "done" if outcome.kind == "ok" else outcome.kind
     message = outcome.message or headline(outcome.results)
     console.say(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
-    places = [
-        f"rank {','.join(map(str, numbers))} {host}"
-        for host, numbers in islice(outcome.ranks.items(), _MOST_HOSTS)
-    ]
-    if len(outcome.ranks) > _MOST_HOSTS:
-        count = sum(map(len, outcome.ranks.values()))
-        places.append(f"... {counted(count, 'rank')} on {counted(len(outcome.ranks), 'node')}")
-    if places:
+    places = [f"rank {','.join(map(str, ranks))} {host}" for host, ranks in outcome.ranks.items()]
+    if 0 < len(places) <= _MOST_HOSTS:
         console.say("", "   ".join(places))
     show_attempts(outcome.attempts)
     directory = os.path.relpath(run.directory)

@@ -15,7 +15,6 @@ from toolkit.text import redacted
 
 Certainty = Literal["certain", "likely", "possible"]
 
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # slurmstepd reports about a step on its node; the task whose log has the report is arbitrary.
 _DAEMON = re.compile(r"slurmstepd-(?P<host>[\w.-]+): error: ")
@@ -400,7 +399,7 @@ def _place(entries: Sequence[Line], position: int) -> str:
             continue
         if frame := _FRAME.search(entry.text):
             frames.append(f"{frame['file']}, line {frame['line']}")
-        if _TRACEBACK.search(entry.text):
+        if "Traceback (most recent call last)" in entry.text:
             own = (frame for frame in frames if not _FOREIGN.search(frame))
             return next(own, frames[0] if frames else "")
     return ""

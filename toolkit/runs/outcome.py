@@ -200,12 +200,6 @@ def _verdict(
     if state.state in _AT_LIMIT:
         before = f"; before that, {failure.text}" if failure else ""
         return TIMED_OUT, "timeout", f"the time limit was reached{before}"
-    if state.state == "CANCELLED" and state.reason == "DependencyNeverSatisfied":
-        return (
-            CANCELLED,
-            "cancelled",
-            "it never started: a job that it depends on did not end as required",
-        )
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
     if lost:
@@ -220,13 +214,8 @@ def _verdict(
         return KILLED, "failed", f"{OVER_MEMORY}{where} than it was given; {step}"
     if failure is not None:
         return failure.exit_code, "failed", failure.text
-    if state.signal:
-        return 128 + state.signal, "failed", f"the batch script was ended by signal {state.signal}"
-    return (
-        state.exit_code or 1,
-        "failed",
-        f"the batch script ended with exit code {state.exit_code}",
-    )
+    code = 128 + state.signal if state.signal else state.exit_code or 1
+    return code, "failed", f"the batch script ended with exit code {code}"
 
 
 def finish(run: Run, state: JobState) -> Outcome:

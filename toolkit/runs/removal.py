@@ -135,12 +135,6 @@ def _check(run: Run) -> None:
     require_no_link(run.directory)
     run.require_own()
     _ = run.plan
-    if Path.cwd().is_relative_to(run.directory.resolve()):
-        raise ForbiddenError(
-            f"the current directory is in {run.name}",
-            place=str(run.directory),
-            next_step="change to another directory",
-        )
 
 
 def require_no_link(directory: Path) -> None:

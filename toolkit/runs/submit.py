@@ -169,7 +169,6 @@ def submit(run: Run, cluster: str | None, wait: Wait) -> int:
                     details=lost.details,
                     next_step="before you run it again: toolkit ps, which looks for the job again",
                 ) from None
-            wait.notify(f"Slurm has it: job {run.job_id}")
         except (SubmissionError, SlurmUnreachableError) as error:
             name = f"{run.directory.parent.name}/{run.name}"
             again = f"the script is kept; submit it again: toolkit run {name}"
