@@ -206,7 +206,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("way", ["removed", "deleted", "ended unwatched"])
+@pytest.mark.parametrize("way", ["removed", "ended unwatched"])
 def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm, image, way):
     where = str(Path("runs/train-0001").absolute())
     run = new_run(7, plan=decide(make_case(image=str(image), run=where)))
@@ -214,8 +214,6 @@ def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm, ima
     slurm.add(run.script, 7)
     with pytest.raises(BusyError):
         remove_image(image, holds=removal.holds_image)
-    if way == "deleted":
-        run.directory.rename("elsewhere")
     slurm.set(silent=1)
     assert usage.unfinished(image, removal.holds_image) == (run.directory,)
     if way == "removed":

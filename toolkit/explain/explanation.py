@@ -30,7 +30,6 @@ from toolkit.explain.match import (
     source_of,
     survived,
 )
-from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import is_over_memory
@@ -75,11 +74,6 @@ _CUT = " [...] "
 # The last lines of a rank that wrote no record; earlier ones belong to errors that it survived.
 _LAST_LINES = 20
 _RULES = {"exit": "exit-code", "argparse": "arguments"}
-# A rank that an exception ends waits in MPI_Finalize for the others, which wait for it.
-_HANGS = (
-    "end the others as well: MPI.COMM_WORLD.Abort(1) in an except clause, "
-    'or run it as "python -m mpi4py train.py"'
-)
 NO_FAILURE = "no failure found"
 _CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "possible")
 
@@ -208,9 +202,6 @@ def _recorded(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -
     if failure.words:
         cause = failure.words + (f" ({failure.place})" if failure.place else "")
         source = "a record that the rank has written"
-        launcher = LAUNCHERS.get(evidence.launcher)
-        if evidence.state == "TIMEOUT" and launcher is not None and launcher.waits_for_failed:
-            fix = (_HANGS, *fix)
     else:
         how = f"ended with exit code {failure.exit_code}"
         by = "os._exit(), native code, or a program that is not Python"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +23,6 @@ from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import Line, ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
-
-_MOST_TRACES = 100_000
 
 
 def of_run(run: Run) -> Evidence:
@@ -80,16 +78,12 @@ def _stacks(run: Run) -> tuple[str, ...]:
 
 
 def _recorded(run: Run) -> tuple[str, ...]:
-    """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
-    files = islice(run.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
-    names = (path.name.removeprefix(torch.RECORDS) for path in files)
-    ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
-    if not ranks:
+    """Return how to read the files of NCCL's flight recorder: pickles, not read here."""
+    if not any(run.reports.glob(f"{torch.RECORDS}*")):
         return ()
     directory = shell(os.path.relpath(run.reports))
-    numbers = records.numbers_text(ranks)
     return (
-        f"NCCL's flight recorder has the last collectives of ranks {numbers}: in the image, "
+        "NCCL's flight recorder has the last collectives of the ranks: in the image, "
         f"torchfrtrace --prefix {torch.RECORDS} {directory}",
     )
 
@@ -188,14 +182,8 @@ def of_file(path: Path) -> Evidence:
 
 
 def of_stream(stream: BinaryIO) -> Evidence:
-    """Return the evidence in a log on standard input; both ends of a large one are read."""
-    import shutil
-    import tempfile
-
-    with tempfile.NamedTemporaryFile() as copy:
-        shutil.copyfileobj(stream, copy)
-        copy.flush()
-        return of_file(Path(copy.name))
+    """Return the evidence in a log on standard input; both ends of a large one are searched."""
+    return of_lines(ends(io.BytesIO(stream.read()), logs.MOST))
 
 
 def rules() -> dict[str, Rule]:

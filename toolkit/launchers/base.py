@@ -90,7 +90,6 @@ class Launcher(NamedTuple):
         is_internal: only another command starts it, such as `toolkit shell`; messages and help
             texts do not propose it.
         writes_reports: failing ranks of Python may write down why they fail.
-        waits_for_failed: a rank that an exception ends waits for the others before it exits.
     """
 
     name: str
@@ -114,7 +113,6 @@ class Launcher(NamedTuple):
     is_server: bool = False
     is_internal: bool = False
     writes_reports: bool = True
-    waits_for_failed: bool = False
 
     def is_used_by(self, source: Source) -> bool:
         """Return whether a script uses the launcher's framework."""

@@ -113,7 +113,6 @@ MPI = Launcher(
     check=_check_mpi,
     facts=("mpi",),
     needs=frozenset(("pmi",)),
-    waits_for_failed=True,
 )
 
 # What carries the messages of Horovod's ranks: its name for people, and the launcher of the other.
@@ -312,5 +311,4 @@ MPIRUN = Launcher(
     can=frozenset(),
     starters=("mpirun",),
     rank_variables=("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
-    waits_for_failed=True,
 )
