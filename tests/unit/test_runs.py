@@ -113,6 +113,7 @@ def exited(code: int, how: str) -> tuple[str, dict[str, Any], dict[str, str], in
         ("srun", {"state": "COMPLETED", "exit_code": 0}, {}, 0, ""),
         ("srun", {"state": "TIMEOUT", "signal": 15, **LATER}, {}, 124, "the time limit was reached"),
         ("srun", {"state": "CANCELLED", **LATER}, {}, 130, "the job was cancelled"),
+        ("srun", {"state": "CANCELLED", "reason": "DependencyNeverSatisfied"}, {}, 130, "it never started"),
         ("srun", {"state": "OUT_OF_MEMORY", **LATER}, {}, 137, "the job used more memory than it was given; "),
         ("srun", {"exit_code": 5, **LATER}, {}, 5, "the batch script ended with exit code 5"),
         ("srun", {"signal": 11}, {}, 139, "the batch script ended with exit code 139"),

@@ -201,7 +201,9 @@ def _verdict(
         before = f"; before that, {failure.text}" if failure else ""
         return TIMED_OUT, "timeout", f"the time limit was reached{before}"
     if state.state == "CANCELLED":
-        return CANCELLED, "cancelled", "the job was cancelled"
+        is_late = state.reason == "DependencyNeverSatisfied"
+        text = "it never started: a job that it depends on did not end as required"
+        return CANCELLED, "cancelled", text if is_late else "the job was cancelled"
     if lost:
         texts = [
             f"node {name} {'' if text.startswith('failed') else 'is '}{text}" if name else text
