@@ -213,7 +213,6 @@ def _recorded(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -
     ranks = {*failure.alike, failure.rank} if failure.words else set()
     return Match(
         rule=name,
-        summary=rule.summary,
         cause=cause,
         fix=fix,
         source=source,

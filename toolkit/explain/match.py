@@ -148,7 +148,6 @@ class Match(Model, frozen=True, kw_only=True):
     """
 
     rule: str
-    summary: str
     cause: str
     fix: tuple[str, ...]
     source: str
@@ -299,7 +298,6 @@ def _match(
     ranks = {hit.entry.rank for hit in hits if not _DAEMON.match(hit.entry.text)}
     return Match(
         rule=name,
-        summary=rule.summary,
         cause=redacted(filled(rule.cause, groups)),
         fix=fixes(rule, evidence, groups),
         source=rule.source,
