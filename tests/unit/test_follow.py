@@ -145,7 +145,7 @@ def test_a_full_disk_hides_no_outcome(code, monkeypatch, tmp_path):
         raise OSError(code, os.strerror(code), str(path))
 
     run = new_run(tmp_path / "runs" / "train-0001", 7)
-    monkeypatch.setattr("toolkit.runs.run.write_atomically", full)
+    monkeypatch.setattr("toolkit.runs.outcome.write_atomically", full)
     outcome = finish(run, JobState(state="FAILED", job_id=7, exit_code=1))
     assert (outcome.state, outcome.exit_code) == ("FAILED", 1)
     assert not run.has_ended

@@ -147,16 +147,6 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable, run):
     assert isinstance(finding, UntrustedError)
 
 
-def test_what_is_learned_goes_through_no_link(run, home):
-    (home / "elsewhere").mkdir()
-    (run.directory / "points").symlink_to(home / "elsewhere")
-    assert not run.keep("points/0/outcome.json", DONE)
-    assert list((home / "elsewhere").iterdir()) == []
-    (run.directory / "points").unlink()
-    assert run.keep("points/0/outcome.json", DONE)
-    assert (run.directory / "points/0/outcome.json").read_text() == to_json(DONE)
-
-
 @pytest.mark.timeout(60)  # what reads each number needs a second
 def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail():
     nines = "9" * 60_000

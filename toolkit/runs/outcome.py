@@ -18,8 +18,10 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.errors import ConfigError, JobLostError
+from toolkit.files import write_atomically
 from toolkit.launchers.failures import rank_failure, reader
 from toolkit.launchers.torch import SPAWN
+from toolkit.model.base import to_json
 from toolkit.model.run import Failure, JobState, Outcome, Plan, PointOutcome, Process
 from toolkit.runs import records
 from toolkit.runs.logs import History, Line, excerpt, history
@@ -237,7 +239,9 @@ def finish(run: Run, state: JobState) -> Outcome:
             came_out = replace(came_out, message=text, kind="apart") if text else came_out
             came_out = _with_children(came_out, plan, last)
     run.outcome = replace(came_out, attempts=past.attempts)
-    run.keep("outcome.json", run.outcome)
+    with suppress(OSError):  # a full disk must not hide how a run came out
+        if run.is_own:
+            write_atomically(run.directory / "outcome.json", to_json(run.outcome, sort=False))
     return run.outcome
 
 
@@ -269,8 +273,6 @@ def _of_array(run: Run, state: JobState, past: History, processes: Sequence[Proc
     """Derive the outcome of each element of an array, and of the array from the first failure."""
     states = run.client.elements(state.job_id)
     points = read_elements(run, states, past, processes, ended=True)
-    for point in points if run.plan.points else ():
-        run.keep(f"points/{point.number}/outcome.json", point)
     first = next(
         (point.number for point in points if point.exit_code != 0),
         points[0].number if points else None,

@@ -231,20 +231,6 @@ class Run:
         finally:
             os.close(handle)
 
-    def keep(self, name: str, data: object) -> bool:
-        """Write what was learned of a run after its end; return False if it cannot be kept.
-
-        The next command learns it again: a disk that is full, or a run of another user, must not
-        hide how a run came out.
-        """
-        place = self.directory / name
-        own_folder = self.directory.resolve() / Path(name).parent
-        with suppress(OSError):
-            if self.is_own and place.parent.resolve() == own_folder:  # through no symbolic link
-                write_atomically(place, to_json(data, sort=False))  # in the script's order
-                return True
-        return False
-
     def logs_of(self, job_id: int) -> list[Log]:
         """Return the logs of a job: the batch shell's first, then by task.
 
