@@ -313,5 +313,5 @@ def test_explain_shows_stacks_and_traces_that_are_there(paths, tmp_path):
     assert "ranks 0, 1 wait in all_reduce (train.py:31)" in stacks
     assert "rank 3 has written no file" in stacks
     assert "rank 2 is in read_shard" in stacks
-    assert any("torchfrtrace" in line for line in shown_lines)
+    assert any("torchfrtrace" in line and "ranks 0, 12:" in line for line in shown_lines)
     assert not (tmp_path / "run").exists()

@@ -34,7 +34,7 @@ from toolkit.model.run import Failure
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import is_over_memory
 from toolkit.text import redacted
-from toolkit.units import signal_of
+from toolkit.units import counted, signal_of
 
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed"
@@ -83,11 +83,13 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
 
     The middle of a line of more than 4,096 characters is not searched.
     """
+    long = sum(len(entry.text) > _BEGIN + _END for entry in evidence.entries)
     entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
     evidence = evidence._replace(entries=entries)
+    searched = _searched(evidence, len(rules), long)
     hits = find(evidence.entries, rules)
     if _is_healthy(evidence, rules, hits):
-        return Explanation(first=NO_FAILURE, match=None, stacks=evidence.stacks)
+        return Explanation(first=NO_FAILURE, match=None, searched=searched, stacks=evidence.stacks)
     ranked = _of_first_rank(evidence, rules) or sorted(
         matches(evidence, rules, hits), key=lambda match: _order(match, evidence)
     )
@@ -101,6 +103,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         source=evidence.failure.source if evidence.failure else "",
         suspicious=() if has_cause else tuple(_suspicious(evidence)),
         last="" if has_cause else _last(evidence),
+        searched=searched,
         stacks=evidence.stacks,
         every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
     )
@@ -277,3 +280,18 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
         for line in islice(own, _LINES_EACH):
             begin = "" if is_plain(evidence) else f"{line.label}| "
             yield begin + redacted(line.text.rstrip())
+
+
+def _searched(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
+    lines = counted(len(evidence.entries), "line")
+    logs = counted(len({entry.label for entry in evidence.entries}), "log")
+    parts = [f"{lines} in {logs} with {counted(rules, 'rule')}"]
+    if evidence.state:
+        code = "" if evidence.exit_code is None else f", exit code {evidence.exit_code}"
+        parts.append(f"Slurm's state {evidence.state}{code}")
+    if long:
+        ends = f"the first {_BEGIN:,} and the last {_END:,} characters"
+        parts.append(f"of {counted(long, 'line')} only {ends}")
+    if evidence.nodes_down:
+        parts.append(f"unhealthy nodes: {', '.join(sorted(evidence.nodes_down))}")
+    return tuple(parts)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,18 @@ from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import Line, ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
+
+_MOST_TRACES = 100_000
+# What a rank looks for, or creates, where it is shown no such directory.
+_LOST = re.compile(
+    r"(?:No such file or directory|Read-only file system): '(/[^']{1,400})'"
+    r"|Parent directory (/\S{1,400}) does not exist"
+    r"|(/[^\s:']{1,400})'?: No such file or directory"
+)
+# Directories that every image has of its own.
+_OF_IMAGES = {
+    *("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "tmp", "usr")
+}
 
 
 def of_run(run: Run) -> Evidence:
@@ -42,7 +55,7 @@ def of_run(run: Run) -> Evidence:
     evidence = Evidence(
         entries,
         launcher=plan.launch.launcher,
-        names=_names(run, plan, job_id),
+        names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
         stacks=(*(_stacks(run) if may_hang else ()), *_recorded(run)),
     )
     if outcome is None:
@@ -78,12 +91,16 @@ def _stacks(run: Run) -> tuple[str, ...]:
 
 
 def _recorded(run: Run) -> tuple[str, ...]:
-    """Return how to read the files of NCCL's flight recorder: pickles, not read here."""
-    if not any(run.reports.glob(f"{torch.RECORDS}*")):
+    """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
+    files = islice(run.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
+    names = (path.name.removeprefix(torch.RECORDS) for path in files)
+    ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
+    if not ranks:
         return ()
     directory = shell(os.path.relpath(run.reports))
+    numbers = records.numbers_text(ranks)
     return (
-        "NCCL's flight recorder has the last collectives of the ranks: in the image, "
+        f"NCCL's flight recorder has the last collectives of ranks {numbers}: in the image, "
         f"torchfrtrace --prefix {torch.RECORDS} {directory}",
     )
 
@@ -104,6 +121,24 @@ def _names(run: Run, plan: Plan, job_id: int) -> dict[str, str]:
     image = {"image": container.name} if runtimes.get(container.runtime).image else {}
     run_path = shell(os.path.relpath(run.directory))
     return {"run": run.word, "run_path": run_path, "job": str(job_id), **image}
+
+
+def _unbound(plan: Plan, entries: Iterable[Line]) -> str:
+    """Return a directory of this host that a rank looked for and is not shown; empty if none."""
+    if not runtimes.get(plan.container.runtime).image:
+        return ""
+    shown = [Path(bind.target) for bind in plan.container.binds]
+    for entry in entries:
+        if "directory" not in entry.text and "Read-only" not in entry.text:
+            continue
+        lost = _LOST.search(entry.text)
+        path = Path(lost[lost.lastindex or 0] if lost else "/")
+        folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - is_dir may raise
+        is_of_host = len(folder.parts) > 1 and folder.parts[1] not in _OF_IMAGES
+        is_there = is_of_host and os.path.isdir(folder)  # noqa: PTH112
+        if is_there and not any(map(path.is_relative_to, shown)):
+            return shell(str(folder))
+    return ""
 
 
 # The prefix of torch for each line of an exception once a rank belongs to a group.

@@ -170,6 +170,7 @@ class Explanation(Model, frozen=True, kw_only=True):
         source: the line of the user's code at which it happened; empty if unknown.
         match: the cause; None if no rule matches.
         suspicious: the earliest lines of each rank that look like errors, if no cause is known.
+        searched: what was read.
         last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
         stacks: where each rank was when it was asked, and what NCCL left.
@@ -180,6 +181,7 @@ class Explanation(Model, frozen=True, kw_only=True):
     reported: str = ""
     source: str = ""
     suspicious: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
     last: str = ""
     every_line: str = ""
     stacks: tuple[str, ...] = ()
