@@ -24,7 +24,6 @@ class Watcher(core.InfoWatcher):
     """A watcher of all jobs of one cluster, which needs no accounting as submitit's own does."""
 
     def __init__(self, client: Client) -> None:
-        """Query the states by a client."""
         super().__init__(delay_s=30)
         self.client = client
         self._missed = Counter[str]()
@@ -62,7 +61,6 @@ class Paths(utils.JobPaths):
     """The files of a task; the run's logs have both its standard output and its errors."""
 
     def __init__(self, run: Run, job_id: str, task_id: int | None) -> None:
-        """Name the files of a task of a run."""
         super().__init__(run.directory / SUBMITIT_FOLDER, job_id=job_id, task_id=task_id)
         self._run = run
 
@@ -87,7 +85,6 @@ class Job(core.Job[Any]):
     watcher: Watcher
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
-        """Find the files of a job by its folder in its run's directory."""
         run = Run(Path(folder).parent)
         self.run = run.directory
         self.watcher = watcher_of(run.client.access)

@@ -322,7 +322,6 @@ def notebook_start(
 
 
 def _gather_notebook(layer: Layer, directory: Path) -> Case:
-    """Gather the case of a notebook that shows a directory, which its container sees."""
     case = gather("jupyter", layer, Path.cwd())
     return case._replace(
         target=case.target._replace(folder=str(directory)),
@@ -373,7 +372,6 @@ def _wait_for_server(run: Run) -> int | None:
 
 
 def _connect(run: Run, port: int | None, socket_path: Path | None, *, as_json: bool) -> int:
-    """Carry connections to the server of a notebook until the job ends."""
     door = ssh.server(run)
     path = f"/lab?token={door.token}"
     code = carry(door, _entrance(door, socket_path), port or FIRST_PORT, path, as_json=as_json)
@@ -385,7 +383,6 @@ def _connect(run: Run, port: int | None, socket_path: Path | None, *, as_json: b
 
 
 def _show_end(run: Run) -> None:
-    """Print how the job ended, if Slurm knows it within a minute."""
     with contextlib.suppress(TimeoutError, SlurmUnreachableError):
         for event in status.follow(run, until=time.monotonic() + _END_SECONDS):
             if isinstance(event, Outcome):
@@ -443,6 +440,5 @@ def notebook_stop(run: str | None, runs: Path) -> None:
 
 
 def _find_notebook(run: str | None, runs: Path) -> Run:
-    """Return a run by its name, or the newest notebook that has not ended."""
     newest = ssh.newest(runs) if run is None else None
     return newest or find(run, runs)

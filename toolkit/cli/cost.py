@@ -75,7 +75,6 @@ def _bar(share: float) -> str:
 
 
 def _rows(run: Run, known: efficiency.Efficiency) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a report: subject and text."""
     limit = f" of {human_time(known.limit_seconds)}" if known.limit_seconds else ""
     passed = f"{known.state} after {human_time(known.seconds)}{limit}"
     yield "report", f"{run.name}, job {run.job_id}, {run.plan.shape}: {passed}"

@@ -103,7 +103,6 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
 
 
 def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
-    """Print how a run came out, and why if it failed."""
     if run.plan.points and not as_json:
         console.out(points_table(run.plan.points, outcome.points))
     show_outcome(outcome, run)
@@ -217,7 +216,6 @@ def lines_of(explanation: Explanation) -> list[str]:
 
 
 def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]:
-    """Return what a rule says of a failure, and the line that it was known by."""
     line, ranks = match.line, match.ranks
     if line in explanation.first or line in match.cause:
         line = ""

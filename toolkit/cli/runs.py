@@ -223,7 +223,6 @@ def top(run: str | None, as_json: bool, runs: Path) -> None:
 
 
 def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
-    """Print what processes and GPUs of a run use."""
     rows = [
         (
             *(process.host, "-" if process.rank is None else process.rank, process.pid),
@@ -302,7 +301,6 @@ def _ask(run: Run) -> tuple[list[Standing], list[Standing]]:
 def _show_stacks(
     run: Run, stands: Sequence[Standing], ranks: Sequence[Standing], *, as_json: bool
 ) -> int:
-    """Print where ranks are, and the stacks of all threads; return the exit code."""
     plan = run.plan
     groups = stacks.equal_stacks(stands, ranks)
     text, moved = stacks.summary(ranks, plan), stacks.moved_text(ranks, plan)
@@ -333,7 +331,6 @@ def _show_stacks(
 
 
 def _as_data(stand: Standing) -> dict[str, object]:
-    """Return where a rank is for programs."""
     return {
         "rank": stand.process.rank,
         "label": stand.label,

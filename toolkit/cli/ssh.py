@@ -168,7 +168,6 @@ def _block_of_laptop(login: str, options: list[str], words: list[str]) -> tuple[
 
 
 def _own_folder() -> Path:
-    """Return the directory of blocks, which is made if it is missing."""
     folder = Path.home() / ".ssh" / _FOLDER
     for directory in (folder.parent, folder):
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -243,7 +243,6 @@ def _order(match: Match, evidence: Evidence) -> tuple[bool, int]:
 
 
 def _first(evidence: Evidence, best: Match | None) -> str:
-    """Return the first event as text."""
     if evidence.first_text:
         return evidence.first_text
     if evidence.nodes_down:

@@ -76,7 +76,6 @@ def of_run(run: Run) -> Evidence:
 
 
 def _stacks(run: Run) -> tuple[str, ...]:
-    """Return where each rank was when it was asked last, and which ranks have ended long ago."""
     processes = records.latest(records.read(run), run.plan)
     stands = [stacks.standing(process, run.plan, {}) for process in processes]
     written = stacks.written(stands)
@@ -116,7 +115,6 @@ def _first_text(outcome: Outcome) -> str:
 
 
 def _names(run: Run, plan: Plan, job_id: int) -> dict[str, str]:
-    """Return the values of the placeholders in fixes."""
     container = plan.container
     image = {"image": container.name} if runtimes.get(container.runtime).image else {}
     run_path = shell(os.path.relpath(run.directory))

@@ -86,7 +86,6 @@ class Rule(Model, frozen=True, kw_only=True):
     examples: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the patterns, and that there is a condition."""
         for pattern in (*self.signatures, *self.also, *self.without):
             try:
                 compiled(pattern)
@@ -369,7 +368,6 @@ def is_plain(evidence: Evidence) -> bool:
 
 
 def _where(evidence: Evidence, hit: Hit) -> str:
-    """Return the process that a line is about."""
     entry = hit.entry
     # The rank that Slurm or an agent reports about, if it is known.
     is_known = evidence.failure is not None and evidence.failure.certainty

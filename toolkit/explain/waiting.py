@@ -223,7 +223,6 @@ def _unavailable(client: Client, reason: str, nodes: Mapping[str, tuple[str, str
 def _busy(
     client: Client, job: Mapping[str, str], nodes: Mapping[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the job needs, which jobs come before it, and which hold its resources."""
     partition = job.get("Partition", "?")
     needs = f"it needs {_count(job)} of {partition} that are free"
     if nodes:

@@ -169,7 +169,6 @@ def from_records(records: Sequence[Job]) -> Efficiency:
 
 
 def _memory(job: Job, step: Job) -> Iterator[Memory]:
-    """Yield the memory of a step, if Slurm has sampled it."""
     asked, nodes = amounts(job["AllocTRES"]).get("mem"), whole(job["NNodes"]) or 1
     total = amounts(step["TRESUsageInTot"]).get("mem")
     largest = amounts(step["TRESUsageInMax"]).get("mem", 0.0)

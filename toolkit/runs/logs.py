@@ -46,7 +46,6 @@ class Splitter:
     """
 
     def __init__(self) -> None:
-        """Start with an empty line."""
         self._head = b""
         self._dropped = 0
 
@@ -205,7 +204,6 @@ class Tail:
     """
 
     def __init__(self, run: Run) -> None:
-        """Start at the beginning of each log of a run's job."""
         self.cost = 0.0
         self._run, self._hide = run, secret_filter(run)
         self._offsets, self._splitters = Counter[Path](), defaultdict[Path, Splitter](Splitter)

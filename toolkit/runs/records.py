@@ -134,7 +134,6 @@ def _read(run: Run, name: str, most: int, hide: Callable[[str], str]) -> Process
 
 
 def _records(text: bytes, hide: Callable[[str], str]) -> tuple[Record, ...]:
-    """Return the failures in a file, without values of secrets."""
     records = []
     for line in text.split(b"\n"):
         if line.startswith(b"{"):

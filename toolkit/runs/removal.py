@@ -126,11 +126,6 @@ def _reasons(runs: Sequence[Run]) -> dict[Run, Reason]:
 
 
 def _check(run: Run) -> None:
-    """Refuse what is not a run, or cannot be removed from here.
-
-    Raises:
-        ConfigError: its plan cannot be read.
-    """
     require_no_link(run.directory)
     run.require_own()
     _ = run.plan

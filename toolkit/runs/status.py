@@ -112,7 +112,6 @@ def _row(run: Run, answers: Answers) -> Row:
 
 
 def _values(run: Run, state: JobState | None) -> dict[str, Any]:
-    """Return what a row shows of a run's outcome, or of its job."""
     if (outcome := run.outcome) is not None:
         return {
             "state": outcome.state,

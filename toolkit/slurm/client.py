@@ -288,7 +288,6 @@ class Client:
         return {task: states[task] for task in sorted(states)}
 
     def _queued(self, job_id: int | None = None) -> list[queue.Entry]:
-        """Ask squeue about one job, or about all jobs of this user."""
         separator = _new_separator()
         which = "--me" if job_id is None else f"--jobs={job_id}"
         words = (
