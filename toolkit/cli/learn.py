@@ -132,11 +132,6 @@ def _type(*words: str) -> int:
     help="Install also what sacct (slurmdbd, MariaDB) or the test suite needs.",
 )
 @click.option(
-    "--update",
-    is_flag=True,
-    help="Install a newer Apptainer from Debian's unstable, if the present one came from there.",
-)
-@click.option(
     "--json", "as_json", is_flag=True, help="Print the facts, and what is to be done, as JSON."
 )
 @click.option("--python", metavar="PATH", help="With --on: Python 3.10 or later there.")
@@ -149,7 +144,6 @@ def setup(
     check: bool,
     dry_run: bool,
     extras: tuple[str, ...],
-    update: bool,
     as_json: bool,
     python: str | None,
     directory: str | None,
@@ -168,13 +162,12 @@ def setup(
       toolkit --on neuron setup
       toolkit setup --check
       toolkit setup --with accounting --with tests
-      toolkit setup --update
     """
     from toolkit.hostsetup.decide import SetupOptions, decide, needs, obstacle
     from toolkit.hostsetup.facts import read_facts
     from toolkit.hostsetup.install import install
 
-    if (check or dry_run or extras or update or as_json) if login else (python or directory):
+    if (check or dry_run or extras or as_json) if login else (python or directory):
         cause = "--python and --directory are the options of a set-up with --on, and no others"
         raise UsageError(cause, place="--on")
     if login:
@@ -182,9 +175,7 @@ def setup(
 
         set_up(login, python, directory)
         return
-    options = SetupOptions(
-        accounting="accounting" in extras, tests="tests" in extras, update=update
-    )
+    options = SetupOptions(accounting="accounting" in extras, tests="tests" in extras)
     facts = read_facts(options)
     actions = decide(facts)
     blocked = obstacle(facts, actions, options)
@@ -211,8 +202,7 @@ def setup(
         raise blocked
     _show_missing(actions)
     console.say_all(("plan", line) for line in _describe(facts, actions))
-    again = f"toolkit setup{' --update' if update else ''}"
-    console.say("", f"nothing was done; next: {again}")
+    console.say("", "nothing was done; next: toolkit setup")
 
 
 def _show_missing(actions: tuple[Action, ...]) -> None:

@@ -60,18 +60,6 @@ def candidate(package: str, options: Sequence[str] = ()) -> str | None:
     return match[1] if match and match[1] != "(none)" else None
 
 
-def installed_version(package: str) -> str:
-    """Return the version of an installed package; empty without one."""
-    argv = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", package]
-    status, _, version = shell.run(argv, check=False).stdout.partition(" ")
-    return version if status == "installed" else ""
-
-
-def is_newer(version: str, other: str) -> bool:
-    """Return whether a version is newer than another."""
-    return shell.run(["dpkg", "--compare-versions", version, "gt", other], check=False).ok
-
-
 def debian_mirrors() -> dict[str, str]:
     """Return the first mirror of each release of Debian; none if this machine has no apt."""
     form = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"

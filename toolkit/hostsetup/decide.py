@@ -44,11 +44,10 @@ class Missing(Model, frozen=True, kw_only=True):
 
 
 class SetupOptions(Model, frozen=True, kw_only=True):
-    """The options of a setup, beyond images and runs; ``update``: take a newer Apptainer."""
+    """The options of a setup, beyond images and runs."""
 
     accounting: bool = False
     tests: bool = False
-    update: bool = False
 
 
 class Facts(Model, frozen=True, kw_only=True):
@@ -63,7 +62,6 @@ class Facts(Model, frozen=True, kw_only=True):
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
         unresolved: this machine's own name if it has no address; else "".
-        updates: a newer Apptainer is wanted in place of the one that was fitted.
         root_exec: whether root can run a program in a container; tried only in case of doubt.
     """
 
@@ -81,7 +79,6 @@ class Facts(Model, frozen=True, kw_only=True):
     ids: bool = True
     namespaces: bool = True
     unresolved: str = ""
-    updates: bool = False
     root_exec: Literal["not tried", "works", "fails"] = "not tried"
 
 
@@ -114,15 +111,15 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         )
         lines = (install_line(facts.os, wanted),)
         actions.append(Action(kind="packages", summary=summary, packages=wanted, by_hand=lines))
-    if facts.runtime is None or facts.updates:
+    if facts.runtime is None:
         is_ready_made = facts.os.family != "debian" or facts.runtime_offered
         lines = (install_line(facts.os, ("apptainer",)),)
         actions.append(
             Action(
                 kind="apptainer",
-                summary=f"{'newest ' if facts.updates else ''}apptainer ({parts.RUNTIME_PURPOSE})",
+                summary=f"apptainer ({parts.RUNTIME_PURPOSE})",
                 packages=parts.RUNTIME_PACKAGES,
-                by_hand=lines if facts.runtime is None and is_ready_made else (),
+                by_hand=lines if is_ready_made else (),
             )
         )
     return (*actions, *adjustments(facts))
@@ -251,7 +248,6 @@ def commands(facts: Facts, actions: Sequence[Action], options: SetupOptions) -> 
         if on
         for word in ("--with", name)
     ]
-    chosen += ["--update"] if facts.updates else []
     own = tuple(
         line
         for action in actions

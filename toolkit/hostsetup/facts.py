@@ -18,7 +18,7 @@ from typing import Literal
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt, fit_apptainer, parts
+from toolkit.hostsetup import apt, parts
 from toolkit.hostsetup.decide import Facts, Missing, OperatingSystem, SetupOptions
 from toolkit.localcluster import packages
 
@@ -65,7 +65,6 @@ def read_facts(options: SetupOptions) -> Facts:
         ids=_has_ids(user),
         namespaces=root or setuid or not any(_says(path, "0") for path in _SWITCHES),
         unresolved=_unresolved(socket.gethostname()),
-        updates=options.update and has_apt and bool(fit_apptainer.fitted_version(system.codename)),
         root_exec=_try_as_root(runtime) if root and runtime else "not tried",
     )
 

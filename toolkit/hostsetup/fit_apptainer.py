@@ -48,12 +48,6 @@ _DYNSYM, _VERSYM, _VERNEED = 11, 0x6FFFFFFF, 0x6FFFFFFE
 _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc 2.36 and later make
 
 
-def fitted_version(codename: str) -> str:
-    """Return the suite's version of the installed package; empty if that was not fitted here."""
-    version, _, own = apt.installed_version(PACKAGE).rpartition("+")
-    return version if own == f"{codename}1" else ""
-
-
 def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
     """Set apt up for the suite in ``directory``, and fetch its lists.
 

@@ -56,7 +56,6 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         apptainer = any(action.kind == "apptainer" for action in actions)
         if packages:
             _packages(packages, apptainer, facts, lock, progress)
-        options = msgspec.structs.replace(options, update=False)
         facts = read_facts(options)
         changes = adjustments(facts)
         for action in changes:
@@ -111,9 +110,7 @@ def _packages(
     progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
     codename = facts.os.codename
-    # What was fitted by us counts as a candidate of its own.
-    fitted = fit_apptainer.fitted_version(codename)
-    direct = apptainer and not fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
+    direct = apptainer and apt.candidate(fit_apptainer.PACKAGE) is not None
     wanted = (*packages, fit_apptainer.PACKAGE) if direct else packages
     try:
         plan = apt.describe(wanted)
@@ -131,9 +128,7 @@ def _packages(
     for line in plan:
         progress.say("plan", line)
     files: tuple[Path, ...] = ()
-    if version and facts.updates and not apt.is_newer(version, fitted):
-        progress.say("plan", f"no apptainer newer than this machine's: {version}")
-    elif version:
+    if version:
         progress.say("plan", f"apptainer {version} of Debian's {fit_apptainer.SUITE}")
         progress.begin("fetch", f"apptainer, fitted to {codename}'s glibc", expected=7)
         files = (fit_apptainer.fetch_fitted(suite, options, codename),)
