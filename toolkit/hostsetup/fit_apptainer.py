@@ -2,8 +2,8 @@
 
 The package comes from the mirror that this machine uses, and is trusted because of the archive's
 signature, as every package is. A mirror may be some weeks behind, and an attacker in its place
-could replay an old, signed state with an Apptainer that is known to be vulnerable: so the signed
-date must not be older than ``MOST_DAYS``, nor the version than ``MINIMUM``.
+could replay an old, signed state with an Apptainer that is known to be vulnerable: so apt refuses
+one that is older than ``MOST_DAYS``, and we a version that is older than ``MINIMUM``.
 
 Since glibc 2.38 a compiler writes ``__isoc23_strtol@GLIBC_2.38`` where it wrote
 ``strtol@GLIBC_2.2.5`` before. The only difference is that with base 0 or 2 the new one also reads
@@ -17,12 +17,8 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import struct
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from email.utils import parsedate_to_datetime
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import shell
@@ -48,15 +44,17 @@ _DYNSYM, _VERSYM, _VERNEED = 11, 0x6FFFFFFF, 0x6FFFFFFE
 _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc 2.36 and later make
 
 
-def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
-    """Set apt up for the suite in ``directory``, and fetch its lists.
+def fetch(directory: Path, codename: str) -> Path:
+    """Download the package, which apt checks against the suite's signed lists, and fit it.
 
-    Returns:
-        The options of apt for the suite, and the version of its package.
+    Args:
+        directory: for apt's files, the package and its contents; created.
+        codename: of this machine's release.
 
     Raises:
-        CommandFailedError: they cannot be had, their signature is wrong, or they are too old.
-        NeedsInstallError: the suite's package is known to be vulnerable.
+        CommandFailedError: the suite cannot be read, or its signature is wrong or too old.
+        NeedsInstallError: the version is known to be vulnerable, or its programs want more of a
+            newer glibc than can be given to them.
     """
     keyring = next((path for path in _KEYRINGS if path.exists()), _KEYRINGS[-1])
     mirror = apt.debian_mirrors().get(codename)
@@ -68,10 +66,8 @@ def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
         )
     for name in ("lists/partial", "cache/archives/partial", "deb"):
         (directory / name).mkdir(parents=True)
-    for path in (directory.parent, directory, *directory.rglob("*")):
-        path.chmod(0o755)
-        with suppress(LookupError, PermissionError):
-            shutil.chown(path, "_apt")  # as which apt downloads
+    shell.run(["chmod", "-R", "u=rwX,go=rX", directory])  # whatever our umask is
+    shell.run(["chown", "-R", "_apt", directory])  # as whom apt downloads
     (directory / "status").touch()
     (directory / "sources.list").write_text(f"deb [signed-by={keyring}] {mirror} {SUITE} main\n")
     settings = {
@@ -84,9 +80,9 @@ def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
         "Dir::Cache": directory / "cache",
         "APT::Default-Release": SUITE,
         "Acquire::Languages": "none",
-        # The suite's own limit is a week, and mirrors lag more; its signature is checked all the
-        # same, and its age by us.
-        "Acquire::Check-Valid-Until": "false",
+        # The suite's own limit is a week, and mirrors lag more; this machine's clock may be slow.
+        **dict.fromkeys(("Acquire::Check-Date", "Acquire::Check-Valid-Until"), "true"),
+        **dict.fromkeys(("Acquire::Min-ValidTime", "Acquire::Max-FutureTime"), MOST_DAYS * 86400),
     }
     options = tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))
     complaints = apt.update(options)
@@ -94,51 +90,25 @@ def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
     if version is None:
         cause = f"Debian's suite {SUITE} cannot be read from {mirror}"
         raise CommandFailedError(cause, details=complaints, next_step=_BY_HAND)
-    releases = (path.read_text(errors="replace") for path in (directory / "lists").glob("*Release"))
-    require_safe(releases, version, time.time(), mirror)
-    return options, version
-
-
-def require_safe(releases: Iterable[str], version: str, now: float, mirror: str) -> None:
-    """Refuse a signed state of the archive that is too old, and a vulnerable version. Pure.
-
-    Args:
-        releases: the texts of its Release files, whose signatures apt has checked.
-        version: of the package.
-        now: in seconds since 1970.
-        mirror: where they come from.
-
-    Raises:
-        CommandFailedError: the newest is too old, or none has a date.
-        NeedsInstallError: the version is older than ``MINIMUM``.
-    """
-    step = f"another mirror in apt's sources, or {_BY_HAND}"
-    dates = [date for text in releases for date in re.findall(r"^Date: (.+)$", text, re.MULTILINE)]
-    newest = max((parsedate_to_datetime(date).timestamp() for date in dates), default=0.0)
-    days = int((now - newest) // 86400)
-    if days > MOST_DAYS:
-        age = f"is {days} days old, {MOST_DAYS} are the most" if dates else "has no date"
-        raise CommandFailedError(
-            f"the suite {SUITE} on {mirror} {age}: "
-            "an old state could be replayed to install a vulnerable Apptainer",
-            place=mirror,
-            next_step=step,
-        )
-    if compare(version.rpartition(":")[2], MINIMUM) < 0:
-        cause = f"{mirror} has apptainer {version}; before {MINIMUM} it is known to be vulnerable"
-        raise NeedsInstallError(cause, place=mirror, next_step=step)
-
-
-def fetch_fitted(directory: Path, options: tuple[str, ...], codename: str) -> Path:
-    """Download the package, which apt checks against the signed lists, and fit it to this glibc.
-
-    Raises:
-        NeedsInstallError: its programs want more of a newer glibc than can be given to them.
-    """
-    folder, tree = directory / "deb", directory / "tree"
+    require_safe(version, mirror)
+    folder = directory / "deb"
     argv = ["apt-get", "-q", *options, "-o", "Acquire::Retries=3", "download", PACKAGE]
     shell.run(argv, env=apt.environment(), cwd=folder)
-    package = next(folder.glob("*.deb"))
+    return _fitted(next(folder.glob("*.deb")), directory / "tree", codename)
+
+
+def require_safe(version: str, mirror: str) -> None:
+    """Raise NeedsInstallError if the version of the package on ``mirror`` is vulnerable."""
+    if compare(version.rpartition(":")[2], MINIMUM) < 0:
+        raise NeedsInstallError(
+            f"{mirror} has apptainer {version}; before {MINIMUM} it is known to be vulnerable",
+            place=mirror,
+            next_step=f"another mirror in apt's sources, or {_BY_HAND}",
+        )
+
+
+def _fitted(package: Path, tree: Path, codename: str) -> Path:
+    """Return the package as it is, or fitted to this machine's glibc in a file beside it."""
     shell.run(["dpkg-deb", "-R", package, tree])
     files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
     glibc = platform.libc_ver()[1]
