@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from toolkit import shell
-from toolkit.hostsetup import parts
-from toolkit.hostsetup.facts import complaint, toolkit_command
 
-TOOLKIT = toolkit_command().split()
+TOOLKIT = (sys.executable, "-m", "toolkit")
 READY = "ready      nothing is missing on this machine"
 # An ordinary user who may read everything: the checkout may lie in a directory that only root can
 # enter.
@@ -54,13 +52,6 @@ def test_a_second_setup_does_nothing():
     assert (lists.stat().st_mtime_ns if lists.exists() else 0) == before
 
 
-def test_programs_read_the_same():
-    report = json.loads(setup("--check", "--json").stdout)
-    assert report["ready"] is True
-    assert report["actions"] == []
-    assert Path(report["facts"]["runtime"]).name in ("apptainer", "singularity")
-
-
 @pytest.fixture
 def hidden() -> Iterator[str]:
     """A PATH with everything but the container runtimes, readable by every user."""
@@ -70,7 +61,7 @@ def hidden() -> Iterator[str]:
         for directory in filter(Path.is_dir, map(Path, ("/usr/local/bin", "/usr/bin", "/bin"))):
             for program in directory.iterdir():
                 link = place / program.name
-                if program.name not in parts.RUNTIMES and not link.is_symlink():
+                if program.name not in ("apptainer", "singularity") and not link.is_symlink():
                     link.symlink_to(program)
         yield name
 
@@ -81,13 +72,9 @@ def test_without_root_and_apptainer_the_administrator_is_asked(hidden):
     result = setup(path=hidden, user=True)
     assert (result.returncode, result.stdout) == (72, "")
     lines = result.stderr.splitlines()
-    assert lines[0].startswith("error: this machine is not ready (")
+    assert lines[0] == "error: this machine is not ready"
     assert "  | missing: apptainer (run and build containers)" in lines
-    assert any(
-        line.startswith("  | as root: ")
-        and (line.endswith("toolkit setup") or line.endswith(" apptainer"))
-        for line in lines
-    )
+    assert any(line.startswith("  | as root: ") for line in lines)
     assert (
         lines[-2] == "  next      ask the administrator to run the lines above as root, then go on"
     )
@@ -99,11 +86,3 @@ def test_check_installs_nothing(hidden):
     assert result.returncode == 72
     assert "missing: apptainer" in result.stderr
     assert shell.which("apptainer") or shell.which("singularity")
-
-
-def test_the_smoke_test_passes_here():
-    runtime = shell.which("apptainer") or shell.which("singularity")
-    assert runtime is not None
-    if os.geteuid() == 0:
-        assert complaint(runtime) == ""
-        assert complaint(runtime, as_user=True) == ""

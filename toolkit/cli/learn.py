@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import console, pages
 from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
-from toolkit.errors import CommandFailedError, UsageError
+from toolkit.errors import UsageError
 from toolkit.quoting import shell, shell_words
 from toolkit.workshops import exercises
-
-if TYPE_CHECKING:
-    from toolkit.hostsetup.decide import Action, Facts
 
 
 @click.command("docs")
@@ -131,9 +127,6 @@ def _type(*words: str) -> int:
     type=click.Choice(["accounting", "tests"]),
     help="Install also what sacct (slurmdbd, MariaDB) or the test suite needs.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the facts, and what is to be done, as JSON."
-)
 @click.option("--python", metavar="PATH", help="With --on: Python 3.10 or later there.")
 @click.option(
     "--directory", metavar="DIR", help="With --on: where trees and runs go (default: scratch)."
@@ -144,14 +137,13 @@ def setup(
     check: bool,
     dry_run: bool,
     extras: tuple[str, ...],
-    as_json: bool,
     python: str | None,
     directory: str | None,
 ) -> None:
     """Install what this machine lacks, such as Apptainer or Slurm.
 
     Programs that are installed already are kept. Debian is set up automatically (as root);
-    on other systems, and without root, the commands for the administrator are shown.
+    on other systems, and without root, what an administrator has to install is shown.
 
     With --on, the toolkit of this machine is installed or updated in your home directory on the
     login node, with an environment of its own (python3 -m venv).
@@ -163,11 +155,11 @@ def setup(
       toolkit setup --check
       toolkit setup --with accounting --with tests
     """
-    from toolkit.hostsetup.decide import SetupOptions, decide, needs, obstacle
+    from toolkit.hostsetup.decide import decide, is_able, needs
     from toolkit.hostsetup.facts import read_facts
     from toolkit.hostsetup.install import install
 
-    if (check or dry_run or extras or as_json) if login else (python or directory):
+    if (check or dry_run or extras) if login else (python or directory):
         cause = "--python and --directory are the options of a set-up with --on, and no others"
         raise UsageError(cause, place="--on")
     if login:
@@ -175,53 +167,17 @@ def setup(
 
         set_up(login, python, directory)
         return
-    options = SetupOptions(accounting="accounting" in extras, tests="tests" in extras)
-    facts = read_facts(options)
+    facts = read_facts(extras)
     actions = decide(facts)
-    blocked = obstacle(facts, actions, options)
-    step = (blocked.next_step if blocked else None) or "toolkit setup"
-    if actions and not (check or dry_run):
-        if blocked:
-            raise blocked
-        _show_missing(actions)
-        with console.Steps() as steps:
-            facts = install(options, steps)
-        actions, step = decide(facts), "toolkit -v setup shows every command"
-    if as_json:
-        console.out_json({"ready": not actions, "facts": facts, "actions": actions})
-    if actions and not dry_run:
-        raise needs(facts, actions, options, next_step=step)
-    if as_json:
-        return
-    if not actions:
-        slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
-        text = f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
-        console.fact("ready", text)
-        return
-    if blocked:
-        raise blocked
-    _show_missing(actions)
-    console.say_all(("plan", line) for line in _describe(facts, actions))
-    console.say("", "nothing was done; next: toolkit setup")
-
-
-def _show_missing(actions: tuple[Action, ...]) -> None:
+    if actions and (check or not is_able(facts, actions)):
+        raise needs(facts, actions, extras)
     console.say_all(("missing", action.summary) for action in actions)
-
-
-def _describe(facts: Facts, actions: tuple[Action, ...]) -> tuple[str, ...]:
-    """Return what the packages of actions are and take."""
-    from toolkit.hostsetup import apt
-
-    packages = sorted({package for action in actions for package in action.packages})
-    if not packages:
-        return ("adjustments only, no packages",)
-    if not apt.has_lists():
-        return ("apt has no package lists yet, so the size is not known (apt-get update)",)
-    packages += ["apptainer"] if facts.runtime_offered else []
-    try:
-        lines = apt.describe(packages)
-    except CommandFailedError:
-        return ("apt's package lists are too old to tell the size (apt-get update)",)
-    has_runtime = (facts.runtime and not facts.updates) or facts.runtime_offered
-    return lines if has_runtime else (*lines, "and Debian sid's apptainer")
+    if actions and dry_run:
+        console.say("", "nothing was done; next: toolkit setup")
+        return
+    if actions:
+        with console.Steps() as steps:
+            facts = install(extras, steps)
+        if actions := decide(facts):
+            raise needs(facts, actions, extras)
+    console.fact("ready", f"nothing is missing on this machine (containers: {facts.runtime})")

@@ -1,8 +1,4 @@
-"""Call apt and dpkg; no other module does.
-
-Downloads can be interrupted at any time. What dpkg has begun is brought to its end first: apt runs
-in a session of its own, so that Ctrl-C in the terminal reaches only us.
-"""
+"""Call apt and dpkg; no other module does."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.quoting import shell_words
 
-_LISTS = Path("/var/lib/apt/lists")
 _ALWAYS = (
     "-q",
     "-y",
@@ -29,8 +24,6 @@ _ALWAYS = (
     "--no-install-recommends",
 )
 _KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-# What an installation brings and takes, among the lines of ``apt-get --print-uris install``.
-_SIZES = re.compile(r"(\d+ upgraded, |Need to get |After this operation, )")
 _APT_TARGET = re.compile(
     r"(?P<origin>[^|]*)\|main\|(?P<codename>[^|]*)\|(?P<release>[^|]*)\|"
     r"(?P<site>(?:https?://|file:/)[^|]*)"
@@ -46,11 +39,6 @@ def environment() -> dict[str, str]:
         "NEEDRESTART_MODE": "l",
         "APT_LISTCHANGES_FRONTEND": "none",
     }
-
-
-def has_lists() -> bool:
-    """Return whether the package lists were ever fetched (a fresh machine has none)."""
-    return any(_LISTS.glob("*_Packages*"))
 
 
 def candidate(package: str, options: Sequence[str] = ()) -> str | None:
@@ -92,73 +80,20 @@ def update(options: Sequence[str] = ()) -> tuple[str, ...]:
     Returns:
         apt's complaints.
     """
-    answer = _apt([*options, "update"], check=False)
-    return tuple(line for line in answer.stdout.splitlines() if line.startswith(("E:", "W:")))
+    answer = shell.run(["apt-get", *_ALWAYS, *options, "update"], env=environment(), check=False)
+    return tuple(line for line in answer.stderr.splitlines() if line.startswith(("E:", "W:")))
 
 
-def describe(packages: Sequence[str]) -> tuple[str, ...]:
-    """Return how apt describes an installation; changes nothing and needs no root.
+def install(packages: Sequence[str | Path]) -> None:
+    """Install packages by name or file.
 
-    Raises:
-        CommandFailedError: apt knows no way to install them.
-    """
-    argv = ["apt-get", *_ALWAYS, "--print-uris", "install", *packages]
-    lines = shell.run(argv, env=environment()).stdout.splitlines()
-    return tuple(line for line in lines if _SIZES.match(line))
-
-
-def fetch(packages: Sequence[str | Path]) -> None:
-    """Download the packages and all that they depend on; may be interrupted.
-
-    Raises:
-        CommandFailedError: some could not be had.
-    """
-    _apt(["--download-only", "install", *packages])
-
-
-def install(packages: Sequence[str | Path], held: Sequence[int] = ()) -> None:
-    """Install packages by name or file. Once dpkg runs, it is awaited even after Ctrl-C.
-
-    Args:
-        packages: names, or paths of .deb files.
-        held: file descriptors that apt keeps open, too: locks that last if we are killed.
+    After Ctrl-C, apt gives up a download, but brings to its end what dpkg has begun: it runs in a
+    session of its own, so that Ctrl-C in the terminal reaches only us.
 
     Raises:
         CommandFailedError: apt or dpkg failed; with the tail of their output.
     """
-    _apt([*_KEEP_SETTINGS, "install", *packages], finish=True, held=held)
-
-
-def heal() -> None:
-    """Repair dpkg after a power cut or ``kill -9``; apt refuses to run before that."""
-    shell.run(
-        ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"],
-        env=environment(),
-        check=False,
-    )
-
-
-def forget_if_half_installed(package: str) -> bool:
-    """Remove a package that dpkg was interrupted in unpacking; return whether it was.
-
-    apt does that by itself for packages that it can download, not for one of a file.
-    """
-    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
-    if answer.stdout.strip() != "reinstreq":
-        return False
-    argv = ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package]
-    shell.run(argv, env=environment(), check=False)
-    return True
-
-
-def _apt(
-    arguments: Sequence[str | Path],
-    *,
-    check: bool = True,
-    finish: bool = False,
-    held: Sequence[int] = (),
-) -> shell.Result:
-    argv = tuple(str(word) for word in ("apt-get", *_ALWAYS, *arguments))
+    argv = tuple(map(str, ("apt-get", *_ALWAYS, *_KEEP_SETTINGS, "install", *packages)))
     # Not a pipe, which would end apt if we are killed.
     with tempfile.TemporaryFile(mode="w+", errors="replace") as printed:
         process = shell.start(
@@ -167,24 +102,33 @@ def _apt(
             stdout=printed.fileno(),
             stderr=subprocess.STDOUT,
             new_session=True,
-            pass_fds=held,
         )
         try:
             process.wait()
-        except BaseException:
-            if not finish:
-                os.killpg(process.pid, signal.SIGTERM)
+        finally:
+            process.send_signal(signal.SIGINT)  # which apt itself heeds between two calls of dpkg
             process.wait()
-            raise
         printed.seek(0)
-        output = printed.read()
-    result = shell.Result(argv, process.returncode, output, "")
-    if check and not result.ok:
+        lines = printed.read().splitlines()
+    if process.returncode:
         raise CommandFailedError(
             f"apt-get failed with exit code {process.returncode}",
             place=shell_words(argv),
-            details=[line for line in result.tail(40) if line.startswith(("E:", "Err:"))]
-            or result.tail(),
+            details=[line for line in lines if line.startswith(("E:", "Err:"))] or lines[-12:],
             next_step="if the network or an archive failed, run the same command again to go on",
         )
-    return result
+
+
+def heal(package: str) -> None:
+    """Repair dpkg after a power cut or ``kill -9``; apt refuses to run before that.
+
+    apt installs again what was partly unpacked, if it can download it: not ``package``, which came
+    as a file, and is removed.
+    """
+    settings = environment()
+    argv = ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]
+    shell.run(argv, env=settings, check=False)
+    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
+    if answer.stdout.strip() == "reinstreq":
+        purge = ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package]
+        shell.run(purge, env=settings, check=False)

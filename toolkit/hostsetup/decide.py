@@ -2,84 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
-from typing import Literal
 
 from toolkit.errors import NeedsInstallError
 from toolkit.hostsetup import parts
 from toolkit.model.base import Model
 from toolkit.quoting import shell_words
 
-ActionKind = Literal[
-    "heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"
-]
-
-
-class OperatingSystem(Model, frozen=True, kw_only=True):
-    """The operating system, from ``/etc/os-release``."""
-
-    name: str
-    id: str
-    like: tuple[str, ...] = ()
-    codename: str = ""
-    architecture: str = "x86_64"
-
-    @property
-    def family(self) -> str:
-        """``debian``, ``rhel``, ``suse`` or ``other``: which packages are spoken of."""
-        kin = {self.id, *self.like}
-        if kin & {"debian", "ubuntu"}:
-            return "debian"
-        if kin & {"rhel", "fedora", "centos"}:
-            return "rhel"
-        return "suse" if kin & {"suse", "opensuse", "sles"} else "other"
-
-
-class Missing(Model, frozen=True, kw_only=True):
-    """Packages (by Debian's names) that one use of the toolkit lacks here."""
-
-    purpose: str
-    packages: tuple[str, ...]
-
-
-class SetupOptions(Model, frozen=True, kw_only=True):
-    """The options of a setup, beyond images and runs."""
-
-    accounting: bool = False
-    tests: bool = False
-
 
 class Facts(Model, frozen=True, kw_only=True):
     """The facts about a machine.
 
     Attributes:
+        codename: of Debian's release; empty if unknown.
+        installs: it is a Debian on which the toolkit installs packages by itself.
         runtime: the path of ``apptainer`` or ``singularity``; None without either.
-        runtime_offered: whether a package archive has Apptainer; None if unknown (no lists yet).
-        slurm: the path of ``sbatch``, if this machine belongs to a cluster or has its own Slurm.
+        missing: Debian packages that are missing, by what they are for.
         interrupted: an installation of ours was interrupted, or is running now.
         fuse: whether every user can open ``/dev/fuse`` (images are mounted through it).
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
         unresolved: this machine's own name if it has no address; else "".
-        root_exec: whether root can run a program in a container; tried only in case of doubt.
+        root_exec: whether root can run a program in a container.
     """
 
-    os: OperatingSystem
+    codename: str
+    installs: bool
     root: bool
     user: str
-    apt: bool
     toolkit: str
     runtime: str | None
-    runtime_offered: bool | None = None
-    missing: tuple[Missing, ...] = ()
-    slurm: str | None = None
+    missing: dict[str, tuple[str, ...]] = {}
     interrupted: bool = False
-    fuse: Literal["ready", "closed", "absent"] = "ready"
+    fuse: bool = True
     ids: bool = True
     namespaces: bool = True
     unresolved: str = ""
-    root_exec: Literal["not tried", "works", "fails"] = "not tried"
+    root_exec: bool = True
 
 
 class Action(Model, frozen=True, kw_only=True):
@@ -89,10 +49,10 @@ class Action(Model, frozen=True, kw_only=True):
         kind: what it is about.
         summary: the action on one line.
         packages: Debian packages, for the kinds ``packages`` and ``apptainer``.
-        by_hand: commands for an administrator instead; empty if only the toolkit can do it.
+        by_hand: the commands of all other kinds.
     """
 
-    kind: ActionKind
+    kind: str
     summary: str
     packages: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()
@@ -104,30 +64,18 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     if facts.interrupted:
         summary = "the end of an installation that was interrupted, or is running now"
         actions.append(Action(kind="heal", summary=summary))
-    if facts.missing:
-        wanted = tuple(sorted({name for missing in facts.missing for name in missing.packages}))
-        summary = "; ".join(
-            f"{' '.join(missing.packages)} ({missing.purpose})" for missing in facts.missing
-        )
-        lines = (install_line(facts.os, wanted),)
-        actions.append(Action(kind="packages", summary=summary, packages=wanted, by_hand=lines))
+    for purpose, names in facts.missing.items():
+        summary = f"{' '.join(names)} ({purpose})"
+        actions.append(Action(kind="packages", summary=summary, packages=names))
     if facts.runtime is None:
-        is_ready_made = facts.os.family != "debian" or facts.runtime_offered
-        lines = (install_line(facts.os, ("apptainer",)),)
-        actions.append(
-            Action(
-                kind="apptainer",
-                summary=f"apptainer ({parts.RUNTIME_PURPOSE})",
-                packages=parts.RUNTIME_PACKAGES,
-                by_hand=lines if is_ready_made else (),
-            )
-        )
+        summary = "apptainer (run and build containers)"
+        packages = parts.RUNTIME_PACKAGES
+        actions.append(Action(kind="apptainer", summary=summary, packages=packages))
     return (*actions, *adjustments(facts))
 
 
 def adjustments(facts: Facts) -> tuple[Action, ...]:
     """Return the changes besides packages that Apptainer needs; their commands are all there is."""
-    why, opens = "images cannot be mounted by users", "chmod 666 /dev/fuse"
     program = PurePath(facts.runtime or "apptainer").name
     settings = f'"$({program} buildcfg {program.upper()}_CONF_FILE)"'
     own_capabilities = (
@@ -139,13 +87,15 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
     )
     switches = ("kernel.unprivileged_userns_clone=1", "user.max_user_namespaces=15000")
     # Whether it is needed, its kind, what is wrong, and the commands of root.
-    rows: tuple[tuple[bool, ActionKind, str, tuple[str, ...]], ...] = (
-        (facts.fuse == "closed", "fuse", f"/dev/fuse is for root only: {why}", (opens,)),
+    rows: tuple[tuple[bool, str, str, tuple[str, ...]], ...] = (
         (
-            facts.fuse == "absent",
+            not facts.fuse,
             "fuse",
-            f"/dev/fuse is missing (a container gets it with --device /dev/fuse): {why}",
-            ("modprobe fuse; test -e /dev/fuse || mknod /dev/fuse c 10 229", opens),
+            "/dev/fuse is missing, or for root only: images cannot be mounted by users",
+            (
+                "modprobe fuse; test -e /dev/fuse || mknod /dev/fuse c 10 229",
+                "chmod 666 /dev/fuse",
+            ),
         ),
         (
             not facts.ids,
@@ -154,7 +104,7 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
             (shell_words([program, "config", "fakeroot", "--add", facts.user]),),
         ),
         (
-            facts.root_exec == "fails",
+            not facts.root_exec,
             "capabilities",
             "root lacks capabilities here, and Apptainer gives root in a container every one: "
             "it cannot start one",
@@ -180,78 +130,31 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
     )
 
 
-def install_line(system: OperatingSystem, packages: Sequence[str]) -> str:
-    """Return the command that installs packages (by Debian's names) on this system, for root."""
-    if system.family in ("rhel", "suse"):
-        own = parts.RHEL_NAMES if system.family == "rhel" else parts.SUSE_NAMES
-        names = sorted({name for package in packages for name in own.get(package, (package,))})
-        if system.family == "suse":
-            return shell_words(["zypper", "install", *names])
-        return f"dnf install -y epel-release && {shell_words(['dnf', 'install', '-y', *names])}"
-    line = shell_words(["apt-get", "install", "-y", "--no-install-recommends", *packages])
-    return line if system.family == "debian" else f"the equivalent of: {line}"
+def is_able(facts: Facts, actions: Sequence[Action]) -> bool:
+    """Return whether this process can carry ``actions`` out by itself."""
+    return facts.root and (facts.installs or not any(action.packages for action in actions))
 
 
-def obstacle(
-    facts: Facts, actions: Sequence[Action], options: SetupOptions
-) -> NeedsInstallError | None:
-    """Return the reason why this process cannot do ``actions`` by itself, or None if it can."""
-    packages = any(action.packages for action in actions)
-    apptainer = any(action.kind == "apptainer" for action in actions)
-    site = "https://apptainer.org/docs/admin/latest/installation.html"
-    rows = (
-        (not facts.root, "ask the administrator to run the lines above as root, then go on"),
-        (
-            packages and not (facts.apt and facts.os.family == "debian"),
-            "install these packages with the lines above, then: toolkit setup",
-        ),
-        (
-            apptainer and not can_install_apptainer(facts),
-            f"install Apptainer ({site}), then: toolkit setup",
-        ),
-    )
-    step = next((step for is_so, step in rows if is_so), None)
-    return needs(facts, actions, options, next_step=step) if actions and step else None
-
-
-def can_install_apptainer(facts: Facts) -> bool:
-    """Return whether we can install Apptainer: from a configured archive, or from Debian's sid."""
-    return facts.runtime_offered is True or (
-        facts.os.id == "debian" and facts.os.architecture == "x86_64"
-    )
-
-
-def needs(
-    facts: Facts, actions: Sequence[Action], options: SetupOptions, *, next_step: str
-) -> NeedsInstallError:
+def needs(facts: Facts, actions: Sequence[Action], extras: Collection[str]) -> NeedsInstallError:
     """Return the error that lists what is missing, and the commands that fix it."""
     lines = [
         *(f"missing: {action.summary}" for action in actions),
-        *(f"as root: {line}" for line in commands(facts, actions, options)),
+        *(f"as root: {line}" for line in _commands(facts, actions, extras)),
     ]
-    return NeedsInstallError(
-        f"this machine is not ready ({facts.os.name})", details=lines, next_step=next_step
-    )
+    step = "ask the administrator to run the lines above as root, then go on"
+    if facts.root:
+        able = is_able(facts, actions)
+        step = "toolkit setup" if able else "install these packages, then: toolkit setup"
+    return NeedsInstallError("this machine is not ready", details=lines, next_step=step)
 
 
-def commands(facts: Facts, actions: Sequence[Action], options: SetupOptions) -> tuple[str, ...]:
-    """Return commands for an administrator.
-
-    If one action has no command, the toolkit does all actions but those for the user.
-    """
-    only_toolkit = any(not action.by_hand for action in actions)
-    if not only_toolkit or (facts.runtime is None and not can_install_apptainer(facts)):
-        return tuple(line for action in actions for line in action.by_hand)
-    chosen = [
-        word
-        for name, on in (("accounting", options.accounting), ("tests", options.tests))
-        if on
-        for word in ("--with", name)
-    ]
-    own = tuple(
-        line
-        for action in actions
-        if action.kind in ("ids", "namespaces")
-        for line in action.by_hand
-    )
-    return (" ".join([facts.toolkit, "setup", *chosen]), *(line for line in own if not facts.root))
+def _commands(facts: Facts, actions: Sequence[Action], extras: Collection[str]) -> tuple[str, ...]:
+    """Return the commands for an administrator."""
+    names = {name for each in facts.missing.values() for name in each}
+    names |= {"apptainer"} if facts.runtime is None else set()
+    install = shell_words(["apt-get", "install", "--no-install-recommends", *sorted(names)])
+    lines = (f"the equivalent of: {install}",) if names else ()
+    if facts.installs:
+        words = (word for name in extras for word in ("--with", name))
+        lines = (" ".join([facts.toolkit, "setup", *words]),)
+    return (*lines, *(line for action in actions for line in action.by_hand))

@@ -10,130 +10,81 @@ import os
 import platform
 import pwd
 import socket
-import stat
 import sys
-import tempfile
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt, parts
-from toolkit.hostsetup.decide import Facts, Missing, OperatingSystem, SetupOptions
+from toolkit.hostsetup import parts
+from toolkit.hostsetup.decide import Facts
 from toolkit.localcluster import packages
 
-FUSE = Path("/dev/fuse")
 _SWITCHES = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
-_SAY = ("/bin/sh", "-c", "read word </etc/smoke && echo $word")
-_NOBODY = "65534"
-# A root directory with a shell and the libraries that it needs, whatever our umask is.
-_TINY_ROOT = """
-umask 022
-mkdir -p root/bin root/etc root/proc root/sys root/dev root/tmp root/root root/home root/var/tmp
-cp --parents --dereference /bin/sh $(ldd /bin/sh | grep -o '/[^ ]*') root
-echo root:x:0:0:root:/root:/bin/sh >root/etc/passwd
-echo root:x:0: >root/etc/group
-echo runs >root/etc/smoke
-touch root/etc/hosts root/etc/resolv.conf
-mkdir -m 777 home
-"""
-_BECOME_NOBODY = ("setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups")
 
 
-def read_facts(options: SetupOptions) -> Facts:
-    """Return the facts about this machine."""
-    root = os.geteuid() == 0
-    user = _user_name()
-    system = operating_system("\n".join(_lines("/etc/os-release")), platform.machine())
-    runtime = next((path for path in map(shell.which, parts.RUNTIMES) if path), None)
-    slurm = _own_slurm()
-    has_apt = bool(shell.which("apt-get") and shell.which("dpkg"))
+def read_facts(extras: Collection[str] = ()) -> Facts:
+    """Return the facts about this machine; ``extras``: also for ``accounting`` or ``tests``."""
+    is_root, user = os.geteuid() == 0, pwd.getpwuid(os.geteuid()).pw_name
+    system = dict[str, str]()
+    with suppress(OSError):  # there is no such file
+        system = platform.freedesktop_os_release()
+    codename = system.get("VERSION_CODENAME", "")
+    runtime = shell.find_apptainer()
     setuid = runtime is not None and _setuid(runtime)
-    asks_apt = runtime is None and has_apt and apt.has_lists()
     return Facts(
-        os=system,
-        root=root,
+        codename=codename,
+        installs=system.get("ID") == "debian"
+        and platform.machine() == "x86_64"
+        and shell.which("apt-get") is not None,
+        root=is_root,
         user=user,
-        apt=has_apt,
-        toolkit=toolkit_command(),
+        toolkit=f"{sys.executable} -m toolkit",
         runtime=runtime,
-        runtime_offered=apt.candidate("apptainer") is not None if asks_apt else None,
-        missing=_missing(options, slurm, system.codename),
-        slurm=slurm,
+        missing=_missing(extras, codename),
         interrupted=parts.WORKPLACE.exists(),
-        fuse="ready" if setuid else fuse_state(),
+        fuse=setuid or _is_fuse_open(),
         ids=_has_ids(user),
-        namespaces=root or setuid or not any(_says(path, "0") for path in _SWITCHES),
+        namespaces=is_root or setuid or not any(_says(path, "0") for path in _SWITCHES),
         unresolved=_unresolved(socket.gethostname()),
-        root_exec=_try_as_root(runtime) if root and runtime else "not tried",
+        root_exec=not is_root or runtime is None or _can_start_as_root(runtime),
     )
 
 
-def operating_system(release: str, machine: str) -> OperatingSystem:
-    """Parse the text of ``/etc/os-release``."""
-    pairs = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
-    values = {key: value.strip().strip("\"'") for key, value in pairs.items()}
-    return OperatingSystem(
-        name=values.get("PRETTY_NAME", "an unknown system"),
-        id=values.get("ID", "unknown"),
-        like=tuple(values.get("ID_LIKE", "").split()),
-        codename=values.get("VERSION_CODENAME", ""),
-        architecture=machine,
-    )
-
-
-def toolkit_command() -> str:
-    """Return the command by which an administrator calls this installation of the toolkit."""
-    beside = Path(sys.executable).with_name("toolkit")
-    return str(beside) if beside.exists() else f"{sys.executable} -m toolkit"
-
-
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-
-
-def _own_slurm() -> str | None:
-    """Return the ``sbatch`` of a Slurm that is in use, or is not of Debian's packages."""
+def _has_own_slurm() -> bool:
+    """Return whether this machine has a Slurm that is in use, or is not of Debian's packages."""
     is_used = "SLURM_CONF" in os.environ or any(
         Path(path).exists() for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
     )
     # One of Debian's was installed for the local cluster.
     is_debians = Path("/var/lib/dpkg/info/slurm-client.list").exists()
-    return shell.which("sbatch") if is_used or not is_debians else None
+    return shell.which("sbatch") is not None and (is_used or not is_debians)
 
 
-def beside(needed: tuple[str, ...], slurm: str | None) -> tuple[str, ...]:
-    """Return the packages that may be installed beside the machine's own Slurm: no other Slurm."""
-    return tuple(name for name in needed if not (slurm and name.startswith("slurm")))
+def _missing(extras: Collection[str], codename: str) -> dict[str, tuple[str, ...]]:
+    """Return the Debian packages that are missing, by what they are for."""
+    slurm = packages.needed("accounting" in extras)
+    if has_slurm := _has_own_slurm():  # beside which no other Slurm is installed
+        slurm = tuple(name for name in slurm if not name.startswith("slurm"))
+    tests = parts.TESTS | ({} if codename == "bookworm" else parts.TESTS_AFTER_BOOKWORM)
+    missing = {
+        "a real Slurm on this machine": slurm,
+        "build images from a Debian base": _lacking(parts.BUILD),
+        "toolkit ssh, forward and notebook": () if has_slurm else _lacking(parts.SESSIONS),
+        "run the test-suite": _lacking(tests) if "tests" in extras else (),
+    }
+    return {purpose: names for purpose, names in missing.items() if names}
 
 
-def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[Missing, ...]:
-    missing = [
-        Missing(
-            purpose=parts.SLURM_PURPOSE,
-            packages=beside(packages.needed(options.accounting), slurm),
-        )
-    ]
-    sessions = () if slurm else (parts.SESSIONS,)
-    for part in (parts.BUILD, *sessions, *((parts.TESTS,) if options.tests else ())):
-        lacking = tuple(
-            need.package
-            for need in part.needs
-            if need.is_of(codename) and not _is_installed(need.program)
-        )
-        missing.append(Missing(purpose=part.purpose, packages=lacking))
-    return tuple(part for part in missing if part.packages)
+def _lacking(table: dict[str, str]) -> tuple[str, ...]:
+    """Return the packages of a table whose program this machine lacks."""
+    return tuple(package for program, package in table.items() if not _is_installed(program))
 
 
 def _is_installed(program: str) -> bool:
-    return (
-        any(Path("/").glob(program.lstrip("/")))
-        if program.startswith("/")
-        else shell.which(program) is not None
-    )
+    if program.startswith("/"):
+        return any(Path("/").glob(program.lstrip("/")))
+    return shell.which(program) is not None
 
 
 def _setuid(runtime: str) -> bool:
@@ -149,9 +100,7 @@ def _has_ids(user: str) -> bool:
 
 
 def _unresolved(name: str) -> str:
-    """Return ``name`` if it has no address; /etc/hosts is read first, since others are slow."""
-    if any(name in line.split("#")[0].split()[1:] for line in _lines("/etc/hosts")):
-        return ""
+    """Return ``name`` if it has no address."""
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError):
@@ -170,48 +119,23 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _try_as_root(runtime: str) -> Literal["not tried", "works", "fails"]:
-    """Start a container as root, in case of doubt: if root lacks one of the capabilities here.
+def _is_fuse_open() -> bool:
+    """Return whether every user can mount images through ``/dev/fuse``."""
+    try:
+        return Path("/dev/fuse").stat().st_mode & 0o006 == 0o006
+    except OSError:
+        return False
 
-    Apptainer gives root in a container all of them, or those of a file (``install.adjust``).
+
+def _can_start_as_root(runtime: str) -> bool:
+    """Return whether root, which may lack capabilities here, can start a container.
+
+    Apptainer gives root in a container all of them, or those of a file (``decide.adjustments``).
     """
     last = int("".join(_lines("/proc/sys/kernel/cap_last_cap")) or "0")
     masks = [line.split()[1] for line in _lines("/proc/self/status") if line.startswith("CapPrm:")]
     if not masks or int(masks[0], 16) == (1 << (last + 1)) - 1:
-        return "not tried"
-    try:
-        return "fails" if "apabilit" in complaint(runtime) else "works"
-    except CommandFailedError:  # it hangs
-        return "not tried"
-
-
-def fuse_state() -> Literal["ready", "closed", "absent"]:
-    """Return whether every user can mount images through ``/dev/fuse``."""
-    try:
-        status = FUSE.stat()
-    except OSError:
-        return "absent"
-    if not stat.S_ISCHR(status.st_mode):
-        return "absent"
-    return "ready" if status.st_mode & 0o006 == 0o006 else "closed"
-
-
-def complaint(runtime: str, *, as_user: bool = False) -> str:
-    """Return why a program cannot run in a container; empty if it can. Takes 0.1 s.
-
-    Args:
-        runtime: path of Apptainer.
-        as_user: root tries it as an ordinary user.
-    """
-    # On disk, since /tmp may be small or noexec; ordinary users read it.
-    with tempfile.TemporaryDirectory(prefix="toolkit-smoke-", dir="/var/tmp") as name:
-        place = Path(name)
-        place.chmod(0o755)
-        shell.run(["bash", "-euc", _TINY_ROOT], cwd=place)
-        settings = ("env", f"HOME={place}/home", f"APPTAINER_CACHEDIR={place}/home")
-        words = (*_BECOME_NOBODY, *settings) if as_user else settings
-        argv = [*words, runtime, "exec", "--no-home", place / "root", *_SAY]
-        answer = shell.run(argv, cwd=place, check=False, timeout=120)
-    if answer.stdout.strip() == "runs":
-        return ""
-    return "; ".join(answer.tail(2)) or f"exit code {answer.returncode}"
+        return True
+    words = (runtime, "buildcfg", f"{Path(runtime).name.upper()}_CONF_FILE")
+    settings = shell.run(words, check=False).stdout.strip()
+    return _says(settings, "root default capabilities = file", "root default capabilities = no")

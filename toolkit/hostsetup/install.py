@@ -1,20 +1,17 @@
-"""Carry actions out as root; size and origin of packages are announced before they come."""
+"""Carry actions out as root."""
 
 from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from toolkit import shell
-from toolkit.errors import CommandFailedError
 from toolkit.hostsetup import apt, fit_apptainer, parts
-from toolkit.hostsetup.decide import Facts, SetupOptions, adjustments, decide
-from toolkit.hostsetup.facts import complaint, read_facts
+from toolkit.hostsetup.decide import Facts, adjustments, decide
+from toolkit.hostsetup.facts import read_facts
 from toolkit.shell import Progress, interrupted_by_signals
 
 _LOCK = Path("/run/toolkit-setup.lock")
@@ -39,145 +36,83 @@ _SERVICES = {
 _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
-def install(options: SetupOptions, progress: Progress) -> Facts:
-    """Make this machine ready.
+def install(extras: Collection[str], progress: Progress) -> Facts:
+    """Make this machine ready, as far as it can be; return the facts of the machine afterwards.
 
-    Returns:
-        The facts of the machine afterwards.
+    Args:
+        extras: what is installed too: ``accounting`` or ``tests``.
+        progress: shows the steps.
 
     Raises:
         CommandFailedError: a step failed; the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
-    with interrupted_by_signals(), _exclusive_lock(progress) as lock, _workplace():
-        facts = _healed(read_facts(options), progress)
-        actions = decide(facts)
-        packages = tuple(sorted({package for action in actions for package in action.packages}))
-        apptainer = any(action.kind == "apptainer" for action in actions)
+    was_interrupted = parts.WORKPLACE.exists()
+    with interrupted_by_signals(), _workplace():
+        if was_interrupted:
+            with prevented_from_starting():
+                apt.heal(fit_apptainer.PACKAGE)
+        facts = read_facts(extras)
+        packages = {package for action in decide(facts) for package in action.packages}
         if packages:
-            _packages(packages, apptainer, facts, lock, progress)
-        facts = read_facts(options)
-        changes = adjustments(facts)
-        for action in changes:
+            _install_packages(sorted(packages), facts, progress)
+        for action in adjustments(read_facts(extras)):
             progress.begin(action.kind, action.summary)
             for line in action.by_hand:
                 shell.run(["bash", "-c", line], timeout=60)
             progress.end()
-        if facts.runtime and (changes or apptainer):
-            _try(facts.runtime, progress)
-    return read_facts(options)
-
-
-@contextmanager
-def _exclusive_lock(progress: Progress) -> Iterator[int]:
-    """Allow one setup at a time; dpkg holds the lock, too, also after the setup was killed."""
-    with _LOCK.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            progress.say("waits", "another toolkit setup is at work on this machine")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle.fileno()
+    return read_facts(extras)
 
 
 @contextmanager
 def _workplace() -> Iterator[None]:
-    """``parts.WORKPLACE``, empty, for as long as this takes."""
-    shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
-    parts.WORKPLACE.mkdir(parents=True)
-    parts.WORKPLACE.chmod(0o755)  # apt reads here as a user of its own, whatever our umask is
-    try:
-        yield
-    finally:
-        shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+    """``parts.WORKPLACE``, empty and for one setup at a time, for as long as this takes.
 
-
-def _healed(facts: Facts, progress: Progress) -> Facts:
-    """Finish an interrupted installation; a partly unpacked Apptainer counts as missing."""
-    if not facts.apt:
-        return facts
-    with prevented_from_starting():
-        apt.heal()
-        if not apt.forget_if_half_installed(fit_apptainer.PACKAGE):
-            return facts
-    progress.say("healed", "an Apptainer that was only partly unpacked is installed again")
-    return msgspec.structs.replace(facts, runtime=None)
-
-
-def _packages(
-    packages: tuple[str, ...], apptainer: bool, facts: Facts, lock: int, progress: Progress
-) -> None:
-    progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
-    complaints = apt.update()
-    codename = facts.os.codename
-    direct = apptainer and apt.candidate(fit_apptainer.PACKAGE) is not None
-    wanted = (*packages, fit_apptainer.PACKAGE) if direct else packages
-    try:
-        plan = apt.describe(wanted)
-    except CommandFailedError as error:
-        raise CommandFailedError(
-            error.cause,
-            place=error.place,
-            details=(*complaints, *error.details),
-            next_step=error.next_step,
-        ) from error
-    suite, options, version = parts.WORKPLACE / "rolling", tuple[str, ...](), ""
-    if apptainer and not direct:
-        options, version = fit_apptainer.open_suite(suite, codename)
-    progress.end()
-    for line in plan:
-        progress.say("plan", line)
-    files: tuple[Path, ...] = ()
-    if version:
-        progress.say("plan", f"apptainer {version} of Debian's {fit_apptainer.SUITE}")
-        progress.begin("fetch", f"apptainer, fitted to {codename}'s glibc", expected=7)
-        files = (fit_apptainer.fetch_fitted(suite, options, codename),)
-    progress.begin("fetch", "packages")
-    apt.fetch(wanted)
-    progress.begin("install", ", ".join(wanted))
-    with prevented_from_starting():
-        apt.install([*wanted, *files], held=(lock,))
-        keep_off_at_boot(wanted)
-    progress.end()
-
-
-def _try(runtime: str, progress: Progress) -> None:
-    """Start a container as root and as an ordinary user.
-
-    Raises:
-        CommandFailedError: root cannot start one.
+    dpkg has a lock of its own, also after the setup was killed.
     """
-    progress.begin("try", "tiny container, as root and as a user", expected=1)
-    if reason := complaint(runtime):
-        raise CommandFailedError("root cannot start a container here", details=[reason])
-    reason = complaint(runtime, as_user=True)
+    with _LOCK.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+        parts.WORKPLACE.mkdir(parents=True)
+        parts.WORKPLACE.chmod(0o755)  # apt reads here as another user, whatever our umask is
+        try:
+            yield
+        finally:
+            shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+
+
+def _install_packages(packages: list[str], facts: Facts, progress: Progress) -> None:
+    progress.begin("lists", "apt's package lists", expected=6)
+    apt.update()
+    files: tuple[Path, ...] = ()
+    if facts.runtime is None and apt.candidate(fit_apptainer.PACKAGE):
+        packages = [*packages, fit_apptainer.PACKAGE]
+    elif facts.runtime is None:
+        fitted = f"apptainer of Debian's {fit_apptainer.SUITE}, for {facts.codename}"
+        progress.begin("fetch", fitted, expected=15)
+        files = (fit_apptainer.fetch(parts.WORKPLACE / "rolling", facts.codename),)
+    progress.begin("install", ", ".join(packages))
+    with prevented_from_starting():
+        apt.install([*packages, *files])
+        keep_off_at_boot(packages)
     progress.end()
-    if reason:
-        progress.say("warning", f"ordinary users cannot start containers here: {reason}")
 
 
 @contextmanager
 def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
-    """Prevent packages from starting daemons when they are installed."""
-    restore(policy)
-    before = _backup_of(policy)
-    try:
-        if policy.exists():
-            policy.rename(before)
+    """Prevent packages from starting daemons when they are installed.
+
+    A policy of the administrator's stays as it is, and decides by itself.
+    """
+    is_ours = not policy.exists() or MARK in policy.read_text(errors="replace")
+    if is_ours:
         policy.write_text(_DENY)
         policy.chmod(0o755)
+    try:
         yield
     finally:
-        restore(policy)
-
-
-def restore(policy: Path = POLICY) -> None:
-    """Restore the earlier policy; does nothing if it is in place."""
-    if policy.exists() and MARK in policy.read_text(errors="replace"):
-        policy.unlink()
-    before = _backup_of(policy)
-    if before.exists() and not policy.exists():
-        before.rename(policy)
+        if is_ours:
+            policy.unlink()
 
 
 def keep_off_at_boot(packages: Iterable[str]) -> None:
@@ -191,7 +126,3 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
         argv = ("systemctl", "disable", service) if is_unit else ("update-rc.d", service, "disable")
         if shell.which(argv[0]):
             shell.run(argv, check=False)
-
-
-def _backup_of(policy: Path) -> Path:
-    return policy.with_name(f"{policy.name}.before-toolkit")

@@ -10,7 +10,6 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
-from toolkit.hostsetup.decide import SetupOptions
 from toolkit.hostsetup.facts import read_facts
 from toolkit.images.host.workspace import file_system
 from toolkit.images.store.settings import run_in_image
@@ -105,15 +104,15 @@ def _ssh(_: DoctorCase) -> Result:
 
 @check("namespaces", "this machine has what building images takes")
 def _namespaces(_: DoctorCase) -> Result:
-    facts = read_facts(SetupOptions())
+    facts = read_facts()
     no_ids = f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot"
-    no_fuse = f"/dev/fuse is {facts.fuse}: users cannot mount images"
+    no_fuse = "/dev/fuse is missing, or for root only: users cannot mount images"
     no_root = "root cannot start a container: it lacks capabilities"
     wrong = (
         "" if facts.namespaces else "users may not make user namespaces",
         "" if facts.ids else no_ids,
-        "" if facts.fuse == "ready" else no_fuse,
-        no_root if facts.root_exec == "fails" else "",
+        "" if facts.fuse else no_fuse,
+        "" if facts.root_exec else no_root,
     )
     if any(wrong):
         return warned(
