@@ -120,10 +120,13 @@ def install(packages: Sequence[str | Path]) -> None:
 
 
 def heal(package: str) -> None:
-    """Repair dpkg after a power cut or ``kill -9``; apt refuses to run before that.
+    """Repair dpkg and what was not completely installed; apt refuses to run before that.
 
     apt installs again what was partly unpacked, if it can download it: not ``package``, which came
     as a file, and is removed.
+
+    Raises:
+        CommandFailedError: apt or dpkg failed.
     """
     settings = environment()
     argv = ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]
@@ -132,3 +135,4 @@ def heal(package: str) -> None:
     if answer.stdout.strip() == "reinstreq":
         purge = ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package]
         shell.run(purge, env=settings, check=False)
+    install(["--fix-broken"])

@@ -66,7 +66,7 @@ def install(extras: Collection[str], progress: Progress) -> Facts:
 
 @contextmanager
 def _workplace() -> Iterator[None]:
-    """``parts.WORKPLACE``, empty and for one setup at a time, for as long as this takes.
+    """``parts.WORKPLACE``, empty and for one setup at a time; it stays if this is interrupted.
 
     dpkg has a lock of its own, also after the setup was killed.
     """
@@ -75,10 +75,8 @@ def _workplace() -> Iterator[None]:
         shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
         parts.WORKPLACE.mkdir(parents=True)
         parts.WORKPLACE.chmod(0o755)  # apt reads here as another user, whatever our umask is
-        try:
-            yield
-        finally:
-            shutil.rmtree(parts.WORKPLACE, ignore_errors=True)
+        yield
+        shutil.rmtree(parts.WORKPLACE)
 
 
 def _install_packages(packages: list[str], facts: Facts, progress: Progress) -> None:
