@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from toolkit.errors import BindMissingError, ConfigError, SlurmUnreachableError
+from toolkit.errors import ConfigError, SlurmUnreachableError
 from toolkit.files import read_json
 from toolkit.localcluster.paths import (
     PRIVATE,
@@ -118,7 +117,7 @@ def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
     missing = [directory for directory in _ADMIN if directory not in parts]
     path = (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()
-    settings = ("env", "-C", cwd or current_directory(), f"SLURM_CONF={paths.conf}", *path)
+    settings = ("env", "-C", cwd or os.getcwd(), f"SLURM_CONF={paths.conf}", *path)
     from toolkit.localcluster import processes
 
     if processes.is_within(paths):
@@ -130,17 +129,3 @@ def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
         *("setpriv", "--pdeathsig", "TERM", "--"),
         *settings,
     )
-
-
-def current_directory() -> str:
-    """Return the current directory.
-
-    Raises:
-        BindMissingError: it was removed.
-    """
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError as error:
-        raise BindMissingError(
-            "the current directory was removed", next_step="change to another directory"
-        ) from error

@@ -103,7 +103,7 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
                 next_step=f"share a directory below it: --share {directory}/NAME",
             )
     shipped_files = (package_directory(""), shipped("jobs"), shipped("recipes"))
-    own = (Path.home(), access.current_directory(), paths.directory, *shipped_files)
+    own = (Path.home(), Path.cwd(), paths.directory, *shipped_files)
     real = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
     shared: list[str] = []
     for directory in real:  # those above come first
