@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from toolkit.errors import ConfigError, SlurmUnreachableError
 from toolkit.files import read_json
@@ -20,8 +21,6 @@ from toolkit.model.base import Model
 from toolkit.model.site import Access, Site
 
 __all__ = ["Started", "access", "all_up", "default_name", "local_name", "prefix"]
-
-_ADMIN = ("/usr/sbin", "/sbin")
 
 
 class Started(Model, frozen=True, kw_only=True):
@@ -112,12 +111,14 @@ def all_up() -> tuple[str, ...]:
     return tuple(name for name in names if is_name(name) and running(paths_of(name)))
 
 
+def path() -> str:
+    """Return the PATH of this process with the directories of administrators at its end."""
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+
+
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """Return the prefix of a command that runs it in the namespaces of a process of the cluster."""
-    parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
-    missing = [directory for directory in _ADMIN if directory not in parts]
-    path = (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()
-    settings = ("env", "-C", cwd or os.getcwd(), f"SLURM_CONF={paths.conf}", *path)
+    settings = ("env", "-C", cwd or Path.cwd(), f"SLURM_CONF={paths.conf}", f"PATH={path()}")
     from toolkit.localcluster import processes
 
     if processes.is_within(paths):

@@ -188,10 +188,7 @@ def _environment(paths: Paths) -> dict[str, str]:
     """Return the environment of the daemons: only variables that locate programs and libraries."""
     names = ["HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH"]
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    parts = os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep)
-    needed = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
-    parts += [directory for directory in needed if directory not in parts]
-    return environment | {"PATH": os.pathsep.join(parts), "SLURM_CONF": str(paths.conf)}
+    return environment | {"PATH": access.path(), "SLURM_CONF": str(paths.conf)}
 
 
 def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
