@@ -14,7 +14,6 @@ from tests.unit.test_cli import said
 from toolkit import shell
 from toolkit.cli.main import cli
 from toolkit.errors import SlurmUnreachableError
-from toolkit.localcluster import access
 from toolkit.planning import settings
 
 
@@ -56,25 +55,6 @@ def test_the_name_is_meant_by_everything(here, words):
     del here
     code, _, error = said(*words)
     assert (code, "the local cluster 'nu' is not up" in error) == (69, True)
-
-
-@pytest.mark.parametrize(
-    ("up", "words"),
-    [
-        ((), "toolkit cluster up"),
-        (("nu",), "--cluster nu, or export TOOLKIT_CLUSTER=nu"),
-        (("a", "b"), "a, b"),
-    ],
-)
-def test_a_cluster_that_is_up_is_offered(here, monkeypatch, up, words):
-    for name in (*up, "down", "NO NAME"):
-        (here / name).mkdir()
-        (here / name / "plan.json").touch()
-    monkeypatch.setattr(access, "running", lambda paths: object() if paths.name in up else None)
-    monkeypatch.setattr(shell, "which", lambda _: None)
-    with pytest.raises(SlurmUnreachableError) as caught:
-        settings.find_cluster("auto")
-    assert words in (caught.value.next_step or "")
 
 
 def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(here, monkeypatch):

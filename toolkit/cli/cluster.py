@@ -19,7 +19,7 @@ from toolkit.cli.options import NODES
 from toolkit.cli.shared import complete_sites, gpus_option, json_option, options, site_option
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster import lifecycle
-from toolkit.localcluster.access import all_up, default_name
+from toolkit.localcluster.access import default_name
 from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
@@ -219,12 +219,11 @@ def status(name: str, as_json: bool) -> int:
             raise
         console.out_json({"name": name, "up": False})
         return error.exit_code
-    others = tuple(other for other in all_up() if other != name)
-    console.result(cluster, _describe(cluster, others), as_json=as_json)
+    console.result(cluster, _describe(cluster), as_json=as_json)
     return 0
 
 
-def _describe(cluster: dict[str, Any], others: tuple[str, ...]) -> str:
+def _describe(cluster: dict[str, Any]) -> str:
     """Return the nodes, the partitions and the daemons of a local cluster as text."""
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
@@ -257,7 +256,6 @@ def _describe(cluster: dict[str, Any], others: tuple[str, ...]) -> str:
         "logs": cluster["logs"],
         "slurm.conf": cluster["slurm_conf"],
         "shared": light if cluster["light"] else shared,
-        **({"also up": ", ".join(others)} if others else {}),
     }
     partitions = console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits)
     return "\n\n".join((console.table(header, rows), partitions, console.mapping(facts)))

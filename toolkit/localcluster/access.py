@@ -12,15 +12,13 @@ from toolkit.localcluster.paths import (
     Paths,
     below_private,
     default_name,
-    is_name,
     paths_of,
     require_own,
-    root,
 )
 from toolkit.model.base import Model
 from toolkit.model.site import Access, Site
 
-__all__ = ["Started", "access", "all_up", "default_name", "local_name", "prefix"]
+__all__ = ["Started", "access", "default_name", "local_name", "prefix"]
 
 
 class Started(Model, frozen=True, kw_only=True):
@@ -90,25 +88,9 @@ def must_run(paths: Paths) -> Started:
     started = running(paths)
     if started is not None:
         return started
-    others = all_up()
-    named = "" if paths.name == default_name() else f" --name {paths.name}"
-    step = f"toolkit cluster up{named}"
-    if len(others) == 1:
-        (name,) = others
-        step = f"the cluster {name} is up: --cluster {name}, or export TOOLKIT_CLUSTER={name}"
-    elif others:
-        step = f"clusters that are up: {', '.join(others)}; choose one: --cluster NAME"
     cluster = "the local cluster" if paths.name == "local" else f"the local cluster {paths.name!r}"
-    raise SlurmUnreachableError(f"{cluster} is not up", next_step=step)
-
-
-def all_up() -> tuple[str, ...]:
-    """Return the names of all clusters that are up in ``TOOLKIT_CLUSTER_DIR``."""
-    try:
-        names = sorted(entry.name for entry in root().iterdir() if (entry / "plan.json").exists())
-    except OSError:
-        return ()
-    return tuple(name for name in names if is_name(name) and running(paths_of(name)))
+    named = "" if paths.name == default_name() else f" --name {paths.name}"
+    raise SlurmUnreachableError(f"{cluster} is not up", next_step=f"toolkit cluster up{named}")
 
 
 def path() -> str:
