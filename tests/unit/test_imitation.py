@@ -1,4 +1,4 @@
-"""The shape of a local cluster after a site: what it keeps, what it leaves out and says so."""
+"""The shape of a local cluster after a site: what it keeps and what it leaves out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEURON = sites.load("neuron")
 
 
 def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
-    shape, differences = imitate(NEURON)
+    shape = imitate(NEURON)
     nodes = {node.name: node for node in all_nodes(shape)}
     partitions = {partition.name: partition for partition in shape.partitions}
     assert set(partitions) == set(NEURON.partitions)
@@ -27,33 +27,25 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
     assert (nodes["gpu10"].cpus, nodes["gpu10"].gpus, nodes["gpu10"].gpu_type) == (40, 4, "v100")
     assert (nodes["cpu01"].gpus, nodes["cpu01"].gpu_type) == (0, None)
     assert [name for name, partition in partitions.items() if partition.default] == ["cas_v100nv_8"]
-    said = "\n".join(differences)
-    for words in (
-        "cas_v100_4 2 of 11",
-        *"GPUs architecture /scratch/$USER singularity/4.3.4".split(),
-    ):
-        assert words in said
-    assert "gh200_1" not in said, "it has one node there, too"
 
 
 def test_some_partitions_only():
-    shape, differences = imitate(NEURON, most=1, chosen=("amd_h100_2",))
+    shape = imitate(NEURON, most=1, chosen=("amd_h100_2",))
     assert [partition.name for partition in shape.partitions] == ["amd_h100_2"]
     assert [node.name for node in all_nodes(shape)] == ["gpu57"]
-    assert any(text.startswith("left out: cas_v100nv_8, ") for text in differences)
     with pytest.raises(UnknownPartitionError) as raised:
         imitate(NEURON, chosen=("amd_h100_4",))
     assert raised.value.close == "amd_h100_2"
 
 
 def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions():
-    shape, _ = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
+    shape = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
     assert 'local MOST = { ["amd_h100_2"] = 2, }' in shape.job_submit
     assert 'local CLOSED = { "jupyter" }' in shape.job_submit
 
 
 def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes():
-    shape, _ = imitate(sites.load("perlmutter-like"))
+    shape = imitate(sites.load("perlmutter-like"))
     assert [partition.name for partition in shape.partitions] == ["main"]
     assert all_nodes(shape)[0].features == ("gpu",)
     rule = '["account"] = "node hours are charged to a project",'

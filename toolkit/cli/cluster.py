@@ -469,11 +469,10 @@ def up(
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
       toolkit cluster up --nodes 1000
     """
-    differences: tuple[str, ...] = ()
     if like is not None:
         file = f"a site of yours that extends {like}"
         _require_alone(ctx, "--like", (*_OF_NODES, "--shape"), file)
-        shape, differences = _imitation(like, nodes, partitions, accounting=accounting)
+        shape = _imitation(like, nodes, partitions, accounting=accounting)
     elif shape_file is not None:
         _require_alone(ctx, "--shape", ("--nodes", *_OF_NODES, "--partition"), str(shape_file))
         shape = from_file(shape_file)
@@ -492,27 +491,23 @@ def up(
     with console.Steps() as steps:
         if text := _gpus(shape):
             steps.say("gpus", text)
-        for text in differences:
-            steps.say("differs", text)
+        if shape.like and not shape.job_submit:
+            lacks = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
+            steps.say("differs", lacks)
         started = lifecycle.up(name, shape, steps, share=share)
     _show_started(name, is_new=started)
 
 
-def _imitation(
-    like: str, nodes: int, partitions: tuple[str, ...], *, accounting: bool
-) -> tuple[Shape, tuple[str, ...]]:
-    """Return the shape of a cluster like a site, and how it differs from the site."""
-    shape, differences = imitate(
+def _imitation(like: str, nodes: int, partitions: tuple[str, ...], *, accounting: bool) -> Shape:
+    """Return the shape of a cluster like a site, with its rules if Slurm here can apply them."""
+    shape = imitate(
         sites.load(like, "--like"),
         most=nodes,
         chosen=partitions,
         accounting=accounting,
         local_directory=_local_directory,
     )
-    if has_submit_plugin():
-        return shape, differences
-    missing = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
-    return structs.replace(shape, job_submit=""), (*differences, missing)
+    return shape if has_submit_plugin() else structs.replace(shape, job_submit="")
 
 
 def _show_started(name: str, *, is_new: bool) -> None:

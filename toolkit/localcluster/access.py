@@ -100,7 +100,7 @@ def path() -> str:
 
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """Return the prefix of a command that runs it in the namespaces of a process of the cluster."""
-    settings = ("env", "-C", cwd or Path.cwd(), f"SLURM_CONF={paths.conf}", f"PATH={path()}")
+    settings = ("env", "-C", cwd or str(Path.cwd()), f"SLURM_CONF={paths.conf}", f"PATH={path()}")
     from toolkit.localcluster import processes
 
     if processes.is_within(paths):

@@ -8,7 +8,7 @@ applied by Slurm's plugin job_submit/lua, as at most sites.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -44,8 +44,8 @@ def imitate(
     chosen: Sequence[str] = (),
     accounting: bool = False,
     local_directory: Callable[[str], str] = lambda _: "",
-) -> tuple[Shape, tuple[str, ...]]:
-    """Return the shape of a cluster that imitates a site, and its differences from the site.
+) -> Shape:
+    """Return the shape of a cluster that imitates a site.
 
     Args:
         site: as its file describes it.
@@ -87,7 +87,7 @@ def imitate(
         job_submit=submit_rules(site, parts, default=default, directory=directory),
         accounting=accounting,
     )
-    return check(shape), tuple(_differences(site, parts, members, directory=directory))
+    return check(shape)
 
 
 def submit_rules(
@@ -183,37 +183,6 @@ def _partition(
 
 def _time(minutes: int | None) -> str | None:
     return str(minutes) if minutes else None
-
-
-def _differences(
-    site: Site,
-    parts: Mapping[str, SitePartition],
-    members: Mapping[str, tuple[str, ...]],
-    *,
-    directory: str,
-) -> Iterator[str]:
-    """Yield the differences from the site."""
-    fewer = [
-        f"{name} {len(names)} of {whole}"
-        for name, names in members.items()
-        if (whole := hostlist.count(parts[name].nodes)) is not None and whole > len(names)
-    ]
-    if fewer:
-        yield f"fewer nodes: {', '.join(fewer)}"
-    left_out = [name for name in site.partitions if name not in parts]
-    if left_out:
-        yield f"left out: {', '.join(left_out)}"
-    if any(partition.jobs_running or partition.gpus_per_user for partition in parts.values()):
-        yield "Slurm does not limit running jobs and GPUs of one user"
-    if any(partition.arch != "x86_64" for partition in parts.values()):
-        yield "all nodes have this machine's architecture; the rules use the site's"
-    if site.submit_directory and not directory:
-        yield f"jobs can be submitted anywhere: {site.submit_directory} is not on this machine"
-    unknown = [f"--{name}" for name in (*site.required, *site.forbidden) if name not in _CONDITIONS]
-    if unknown:
-        yield f"Slurm here does not check {', '.join(unknown)}"
-    if site.modules:
-        yield f"no environment modules: {', '.join(site.modules)}"
 
 
 def adapt_site(site: Site, local: Site, expanded: Callable[[str], str]) -> Site:
