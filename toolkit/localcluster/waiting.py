@@ -81,11 +81,7 @@ def await_idle(
 
 def _failed(paths: Paths, cause: str, step: str, node: str = "") -> ClusterError:
     """Return the error of a start with what the daemons' logs say; why one stopped comes first."""
-    fatal = fatal_errors(paths)
-    causes = []
-    for text, daemons in fatal.items():
-        more = f" and {len(daemons) - _NAMED} more" if len(daemons) > _NAMED else ""
-        causes.append(f"{', '.join(daemons[:_NAMED])}{more} stopped: {text}")
+    causes = fatal_errors(paths)[:_NAMED]
     logs = [*_LOGS.get(step, ()), *((f"slurmd.{node}", f"init.{node}") if node else ())]
     rows = (*causes, cause, *_tails(paths, (*logs, "slurmctld", "cluster")))
     next_step = "nothing of it is left; fix the error in the log, then: toolkit cluster up"
@@ -105,19 +101,18 @@ def _tails(paths: Paths, subjects: Iterable[str]) -> list[str]:
     return tails
 
 
-def fatal_errors(paths: Paths) -> dict[str, tuple[str, ...]]:
-    """Return what daemons printed before they ended themselves, with the names of those daemons."""
-    names: dict[str, dict[str, None]] = {}
-    logs = (path for path in paths.logs.glob("slurm*") if path.suffix in (".log", ".out"))
-    for log in sorted(logs):
+def fatal_errors(paths: Paths) -> list[str]:
+    """Return what daemons printed before they ended themselves, after their names."""
+    causes = []
+    for log in sorted(paths.logs.glob("slurm*")):
         rows = _rows(log)
         for before, row in zip(["", *rows], rows, strict=False):
             _, is_fatal, text = row.partition(_FATAL)
             if row.endswith(_ERROR + _NOT_STARTED):
                 is_fatal, text = _FATAL, before.partition(_ERROR)[2] or _NOT_STARTED
             if is_fatal:
-                names.setdefault(text.strip(), {})[log.stem] = None
-    return {text: tuple(daemons) for text, daemons in names.items()}
+                causes.append(f"{log.stem} stopped: {text.strip()}")
+    return [*dict.fromkeys(causes)]
 
 
 def _rows(log: Path) -> list[str]:
