@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from toolkit import shell
-from toolkit.errors import ClusterError, CommandFailedError, NeedsInstallError, UsageError
+from toolkit.errors import ClusterError, CommandFailedError, UsageError
 from toolkit.files import read_json
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
@@ -243,12 +243,7 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
     words = (*prefix(paths, pid, directory), f"TOOLKIT_CLUSTER={name}", *command)
     shell.echo(words)
     sys.stdout.flush()
-    try:
-        os.execvp(words[0], words)
-    except FileNotFoundError as error:
-        raise NeedsInstallError(
-            f"{words[0]} is not installed here", next_step="toolkit setup"
-        ) from error
+    os.execvp(words[0], words)
 
 
 def _process_of(paths: Paths, node: str) -> int:
@@ -275,6 +270,6 @@ def _find(paths: Paths, name: str, place: str | None = None) -> tuple[Shape, Nod
             place=place,
             choices=nodes,
             value=name,
-            next_step=f"toolkit cluster status; one of {', '.join([*nodes][:8])}",
+            next_step="toolkit cluster status",
         )
     return shape, nodes[name]
