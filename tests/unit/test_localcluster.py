@@ -232,11 +232,8 @@ def paths(tmp_path: Path) -> Paths:
 @pytest.mark.parametrize(
     ("root", "name", "words"),
     [
-        *[
-            (root, "local", "export TOOLKIT_")
-            for root in ("/" + "x" * 69, "/a b", "/a;b", "/a'b", "/ä")
-        ],
-        ("/" + "x" * 53, "imitation", "a name of at most 5 characters; or export TOOLKIT_"),
+        *[(root, "local", "export TOOLKIT_") for root in ("/a b", "/a;b", "/a'b", "/ä")],
+        ("/" + "x" * 53, "imitation", "a shorter name; or export TOOLKIT_"),
         *[("/r", name, "--name local") for name in ("", "../x", "A", "a b", "-a", "x" * 21, "a\n")],
     ],
 )

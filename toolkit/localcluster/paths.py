@@ -16,7 +16,6 @@ from toolkit.model.site import CLUSTER_NAME
 LONGEST = 60
 LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # of which each node has its own
-_SHORTER = "a name of at most {} characters; or "
 # A directory that others cannot guess and create first; short, since it has sockets.
 _ELSEWHERE = (
     "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), "
@@ -93,14 +92,9 @@ def _named_root() -> Path:
     return Path(named or "~/.local/state/toolkit/clusters").expanduser()
 
 
-def is_name(name: str) -> bool:
-    """Return whether a cluster can have a name."""
-    return bool(re.match(CLUSTER_NAME, name))
-
-
 def require_name(name: str, place: str) -> None:
     """Raise UsageError if no cluster can have a name."""
-    if not is_name(name):
+    if not re.match(CLUSTER_NAME, name):
         raise UsageError(
             f"{name!r} cannot be the name of a cluster: "
             f"use at most {LONGEST_NAME} lower-case letters, digits, - and _",
@@ -121,13 +115,12 @@ def paths_of(name: str) -> Paths:
     directory = root() / name
     text = str(directory)
     length = len(os.fsencode(text))
-    room = LONGEST - length + len(name)
     if length > LONGEST:
         raise ClusterError(
             f"the directory of the cluster is {length} characters long; "
             f"sockets in it allow {LONGEST}",
             place=text,
-            next_step=_SHORTER.format(room) + _ELSEWHERE if room > 0 else _ELSEWHERE,
+            next_step=f"a shorter name; or {_ELSEWHERE}",
         )
     if not re.fullmatch(r"[A-Za-z0-9_@.+/-]+", text):
         raise ClusterError(
@@ -149,14 +142,13 @@ def require_own(paths: Paths) -> None:
 
     # With the symbolic links in the path that the user gave.
     is_in_root = paths.directory.parent == root()
-    try:
-        require_trusted(_named_root() / paths.name if is_in_root else paths.directory)
-        if paths.directory.stat().st_uid != os.geteuid():
-            raise UntrustedError(f"{paths.directory} is not your own", place=str(paths.directory))
-    except UntrustedError as error:
-        if not (error.next_step or "").startswith("chmod"):
-            error.next_step = _ELSEWHERE
-        raise
+    require_trusted(_named_root() / paths.name if is_in_root else paths.directory)
+    if paths.directory.stat().st_uid != os.geteuid():
+        raise UntrustedError(
+            f"{paths.directory} is not your own",
+            place=str(paths.directory),
+            next_step=_ELSEWHERE,
+        )
 
 
 def below_private(directory: str) -> bool:
