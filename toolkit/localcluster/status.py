@@ -241,9 +241,8 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
         pid = _process_of(paths, node)
         directory = None if is_on_nodes(str(Path.cwd()), started.shared) else "/"
     words = (*prefix(paths, pid, directory), f"TOOLKIT_CLUSTER={name}", *command)
-    shell.echo(words)
     sys.stdout.flush()
-    os.execvp(words[0], words)
+    shell.become(words, os.environ)
 
 
 def _process_of(paths: Paths, node: str) -> int:
