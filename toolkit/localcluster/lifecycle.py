@@ -71,9 +71,9 @@ def _require_same(paths: Paths, shape: Shape, requested: Iterable[str]) -> None:
     plan = read_json(paths.plan, Plan)
     next_step = f"toolkit cluster down --name {paths.name}, then up again"
     if plan.shape != shape:
-        both = (f"running   {summary(plan.shape)}", f"requested {summary(shape)}")
         raise ClusterError(
-            f"cluster {paths.name} is up in another shape", next_step=next_step, details=both
+            f"cluster {paths.name} is up in another shape: {summary(plan.shape)}",
+            next_step=next_step,
         )
     for directory in map(os.path.realpath, requested):
         if not is_on_nodes(directory, plan.shared):

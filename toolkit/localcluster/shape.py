@@ -29,7 +29,7 @@ from msgspec import Meta
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.job import Positive
 from toolkit.slurm import hostlist
-from toolkit.units import counted, human_size
+from toolkit.units import counted
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 MOST_LIGHT_NODES = 1000  # addresses 10.77.0.11 to 10.77.3.242
@@ -194,21 +194,10 @@ def partitions_of(shape: Shape) -> tuple[PartitionShape, ...]:
 
 
 def summary(shape: Shape) -> str:
-    """Return the shape on one line: ``nid[001-002]: 4 CPUs, 4.0 GB, 2 GPUs; partitions main``."""
-    if shape.like:
-        nodes = counted(len(all_nodes(shape)), "node")
-        return f"like {shape.like}: {nodes}, {counted(len(partitions_of(shape)), 'partition')}"
-    groups = "; ".join(
-        f"{group.names}: {counted(group.cpus, 'CPU')}, {human_size(group.memory * 1e6)}"
-        + (f", {group.gpus} {group.gpu_type or ''} GPUs".replace("  ", " ") if group.gpus else "")
-        for group in shape.nodes
-    )
-    partitions = ", ".join(partition.name for partition in partitions_of(shape))
-    extras = (f", {counted(len(shape.extra), 'line')} of slurm.conf" if shape.extra else "") + (
-        ", accounting" if shape.accounting else ""
-    )
-    extras += ", light" if shape.is_light else ""
-    return f"{groups}; partitions {partitions}{extras}"
+    """Return the size of a cluster: ``2 nodes, 1 partition``, or ``like neuron: 4 nodes, ...``."""
+    like = f"like {shape.like}: " if shape.like else ""
+    nodes, partitions = len(all_nodes(shape)), len(partitions_of(shape))
+    return f"{like}{counted(nodes, 'node')}, {counted(partitions, 'partition')}"
 
 
 def check(shape: Shape) -> Shape:
