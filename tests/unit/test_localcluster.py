@@ -157,9 +157,9 @@ def test_the_grammar_of_partitions():
 @pytest.mark.parametrize(
     ("changed", "place", "words"),
     [
-        ({"partitions": ("a:max-node=2",)}, "--partition", "no setting 'max-node'"),
-        ({"partitions": ("a:max-nodes",)}, "--partition", "has no value"),
-        ({"partitions": ("a:max-nodes=two",)}, "--partition", "not a number"),
+        ({"partitions": ("a:max-node=2",)}, "--partition", "no key 'max_node'"),
+        ({"partitions": ("a:max-nodes",)}, "--partition", "a whole number of at least 1"),
+        ({"partitions": ("a:max-nodes=two",)}, "--partition", "a whole number"),
         ({"partitions": ("a:max-nodes=0",)}, "--partition", "at least 1"),
         ({"partitions": ("a:max-time=soon",)}, "--partition", "a time such as"),
         ({"partitions": ("a:nodes=nid009",)}, "--partition", "nid009 that does not exist"),

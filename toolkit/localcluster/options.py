@@ -12,15 +12,9 @@ from msgspec.structs import replace
 from toolkit.errors import UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
-from toolkit.model.base import BadDataError
+from toolkit.model.base import BadDataError, convert
 from toolkit.units import megabytes
 
-_KEYS = {
-    "nodes": "nodes",
-    "max-nodes": "max_nodes",
-    "max-time": "max_time",
-    "default-time": "default_time",
-}
 _GRAMMAR = "NAME[:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default]"
 
 
@@ -96,26 +90,16 @@ def partition(text: str) -> PartitionShape:
         UsageError: it does not follow the grammar.
     """
     name, _, rest = text.partition(":")
-    values: dict[str, str | int | bool] = {}
+    values: dict[str, str | int | bool] = {"name": name}
     for word in filter(None, re.split(r",(?![^\[\]]{0,100}\])", rest)):
         key, _, value = word.partition("=")
-        if word == "default":
-            values["default"] = True
-        elif key not in _KEYS:
-            raise UsageError(
-                f"a partition has no setting {key!r}",
-                place="--partition",
-                choices=(*_KEYS, "default"),
-                value=key,
-                next_step=f"write {_GRAMMAR}",
-            )
-        elif not value:
-            raise _bad("--partition", f"{word!r} has no value", f"write {_GRAMMAR}")
-        elif key == "max-nodes" and not value.isdecimal():
-            raise _bad("--partition", f"{word!r} is not a number of nodes", f"write {_GRAMMAR}")
-        else:
-            values[_KEYS[key]] = int(value) if key == "max-nodes" else value
-    return PartitionShape(name=name, **values)  # type: ignore[arg-type]
+        is_number = key == "max-nodes" and value.isdecimal()
+        values[key.replace("-", "_")] = int(value) if is_number else value or word == key
+    try:
+        return convert(values, PartitionShape)
+    except BadDataError as error:
+        cause = f"{text!r}: {error.key}: {error}"
+        raise _bad("--partition", cause, f"write {_GRAMMAR}") from None
 
 
 def _bad(place: str, cause: str, next_step: str) -> UsageError:
