@@ -131,7 +131,7 @@ def test_nodes_are_light_above_200_or_where_that_is_asked():
     assert not options.with_light(from_options(nodes=200), False).is_light
     with pytest.raises(UsageError, match="1 to 200") as caught:
         options.with_light(from_options(nodes=201), False)
-    assert caught.value.place == "--no-light"
+    assert caught.value.place == "--nodes"
     nodes = all_nodes(from_options(nodes=1000))
     ports, addresses = map(config.light_port, nodes), {node.address for node in nodes}
     assert len(set(ports)) == len(addresses) == 1000

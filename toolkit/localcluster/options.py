@@ -15,6 +15,13 @@ from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.base import BadDataError, convert
 from toolkit.units import megabytes
 
+# Fields of nodes, and the options that give them.
+_OPTIONS = {
+    "cpus": "--cpus-per-node",
+    "memory": "--mem-per-node",
+    "gpus": "--gpus-per-node",
+    "gpu_type": "--gpu-type",
+}
 _GRAMMAR = "NAME[:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default]"
 
 
@@ -44,17 +51,7 @@ def from_options(
     shape = Shape(
         nodes=tuple(groups), partitions=tuple(map(partition, partitions)), accounting=accounting
     )
-    try:
-        return check(shape)
-    except BadDataError as error:
-        place = "--partition" if error.key.startswith("partitions") else _option_of(error.key)
-        raise UsageError(
-            str(error),
-            place=place,
-            choices=error.choices,
-            value=error.value,
-            next_step="toolkit cluster up --help",
-        ) from None
+    return _checked(shape)
 
 
 def with_light(shape: Shape, light: bool | None) -> Shape:
@@ -63,11 +60,16 @@ def with_light(shape: Shape, light: bool | None) -> Shape:
     Raises:
         UsageError: there are too many nodes for it.
     """
+    return shape if light is None else _checked(replace(shape, light=light))
+
+
+def _checked(shape: Shape) -> Shape:
     try:
-        return shape if light is None else check(replace(shape, light=light))
+        return check(shape)
     except BadDataError as error:
-        place = "--light" if light else "--no-light"
-        raise UsageError(str(error), place=place, next_step="toolkit cluster up --help") from None
+        field = error.key.rpartition(".")[2]
+        place = "--partition" if error.key.startswith("partitions") else "--nodes"
+        raise _bad(_OPTIONS.get(field, place), str(error), "toolkit cluster up --help") from None
 
 
 def from_file(path: Path) -> Shape:
@@ -122,13 +124,3 @@ def _gpus(text: str, nodes: int) -> list[int]:
 def _span(first: int, last: int, digits: int) -> str:
     begin, end = (str(number).zfill(max(3, digits)) for number in (first, last))
     return f"nid{begin}" if first == last else f"nid[{begin}-{end}]"
-
-
-def _option_of(key: str) -> str:
-    field = key.rpartition(".")[2]
-    return {
-        "cpus": "--cpus-per-node",
-        "memory": "--mem-per-node",
-        "gpus": "--gpus-per-node",
-        "gpu_type": "--gpu-type",
-    }.get(field, "--nodes")
