@@ -145,11 +145,24 @@ def test_why_it_did_not_start_is_quoted_and_nothing_stays(
     assert left_of(directory) == []
 
 
-def test_unequal_gpus_partitions_and_a_second_cluster(cluster, toolkit, scratch, shared_dir):
+UNEQUAL = """
+nodes = [
+    { names = "nid001", gpus = 4, gpu_type = "v100" },
+    { names = "nid002", gpus = 2, gpu_type = "v100" },
+]
+partitions = [
+    { name = "wide", default = true },
+    { name = "one", nodes = "nid002", max_nodes = 1, max_time = "10:00" },
+]
+"""
+
+
+def test_unequal_gpus_partitions_and_a_second_cluster(
+    cluster, toolkit, scratch, shared_dir, tmp_path
+):
     del cluster
-    one = "one:nodes=nid002,max-nodes=1,max-time=10:00"
-    partitions = ("--partition", "wide:default", "--partition", one)
-    up = scratch("up", "--gpus-per-node", "4,2", "--gpu-type", "v100", *partitions)
+    (tmp_path / "shape.toml").write_text(UNEQUAL)
+    up = scratch("up", "--shape", str(tmp_path / "shape.toml"))
     assert (up.returncode, "simulated" in up.stderr) == (0, True), up.stderr
     found = status(scratch)
     gpus = [(node["gpus"], node["gpu_type"]) for node in found["nodes"]]

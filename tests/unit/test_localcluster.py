@@ -71,7 +71,7 @@ MessageTimeout=31
 
 
 def from_options(**changed: Any) -> Shape:
-    usual = {"nodes": 2, "cpus": 4, "memory": "4000", "gpus": "0", "gpu_type": None}
+    usual = {"nodes": 2, "cpus": 4, "memory": "4000", "gpus": 0, "gpu_type": None}
     return options.from_options(**{**usual, "partitions": (), "accounting": False, **changed})
 
 
@@ -108,18 +108,11 @@ def test_the_gpus_of_this_machine_are_shared_out(tmp_path):
     assert packages.gpus_of(Shape(nodes=(Nodes(names="a[1-5]", gpus=1),)), tmp_path) == ()
 
 
-def test_options_make_groups_of_equal_nodes():
+def test_options_make_equal_nodes():
     assert from_options() == Shape()
     assert from_options(nodes=1).nodes[0].names == "nid001"
     assert from_options(nodes=12).nodes[0].names == "nid[001-012]"
-    shape = from_options(nodes=4, gpus="4,2,2,0", gpu_type="v100")
-    assert [(node.name, node.gpus, node.link) for node in all_nodes(shape)] == [
-        ("nid001", 4, "ve11"),
-        ("nid002", 2, "ve12"),
-        ("nid003", 2, "ve13"),
-        ("nid004", 0, "ve14"),
-    ]
-    assert summary(shape) == "4 nodes, 1 partition"
+    assert summary(from_options(nodes=4)) == "4 nodes, 1 partition"
     for text, megabytes in {"4G": 4096, "512M": 512, "1t": 1048576}.items():
         assert from_options(memory=text).nodes[0].memory == megabytes
 
@@ -169,9 +162,7 @@ def test_the_grammar_of_partitions():
         ({"partitions": ("default",)}, "--partition", "cannot be the name"),
         ({"partitions": ("a b",)}, "--partition", "a name of letters"),
         ({"partitions": ("a\nNodeName=x",)}, "--partition", "a name of letters"),
-        ({"gpus": "4,2,1"}, "--gpus-per-node", "3 numbers of GPUs for 2 nodes"),
-        ({"gpus": "some"}, "--gpus-per-node", "not a number"),
-        ({"gpus": "65"}, "--gpus-per-node", "0 to 64"),
+        ({"gpus": 65}, "--gpus-per-node", "0 to 64"),
         ({"gpu_type": "v100 x"}, "--gpu-type", "a name of letters"),
         ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
         ({"memory": "1"}, "--mem-per-node", "at least 100"),

@@ -368,7 +368,7 @@ Example:
 )
 @click.option(
     "--cpus-per-node",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 4096),
     default=4,
     show_default=True,
     help="CPUs of each node; may be more than this machine has.",
@@ -382,11 +382,11 @@ Example:
 )
 @click.option(
     "--gpus-per-node",
-    metavar="N[,N...]",
-    default="0",
+    type=click.IntRange(0, 64),
+    default=0,
     show_default=True,
-    help="GPUs of each node: one number, or one for each node. They are this machine's if it has "
-    "enough for all nodes, else simulated.",
+    help="GPUs of each node. They are this machine's if it has enough for all nodes, else "
+    "simulated.",
 )
 @click.option(
     "--gpu-type", metavar="TYPE", help="Type of these GPUs, such as v100, for --gres=gpu:v100:2."
@@ -431,7 +431,7 @@ def up(
     light: bool | None,
     cpus_per_node: int,
     mem_per_node: str,
-    gpus_per_node: str,
+    gpus_per_node: int,
     gpu_type: str | None,
     partitions: tuple[str, ...],
     shape_file: Path | None,
@@ -464,7 +464,7 @@ def up(
     Examples:
       toolkit cluster up
       toolkit cluster up --nodes 4 --cpus-per-node 40 --gpus-per-node 8 --gpu-type a100
-      toolkit cluster up --gpus-per-node 4,2 --partition debug:max-nodes=1 --partition all:default
+      toolkit cluster up --partition debug:max-nodes=1 --partition all:default
       toolkit cluster up --shape cluster.toml --name imitation
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
       toolkit cluster up --nodes 1000

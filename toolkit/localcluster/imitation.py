@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster.config import render
-from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
+from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check, numbered
 from toolkit.model.site import Site, SitePartition
 from toolkit.sites import short_name
 from toolkit.slurm import hostlist
@@ -160,8 +160,11 @@ def _nameless(site: Site, most: int) -> tuple[Nodes, ...]:
     """Return the nodes of a site without partitions, whose jobs choose them by ``--constraint``."""
     rule = site.required.get("constraint")
     features = tuple(re.findall(r"--constraint=([\w.-]+)", rule.instead)) if rule else ()
-    names = f"nid[001-{most:03d}]" if most > 1 else "nid001"
-    return (Nodes(names=names, cpus=64, memory=64 * _MEMORY_PER_CPU, gpus=4, features=features),)
+    return (
+        Nodes(
+            names=numbered(most), cpus=64, memory=64 * _MEMORY_PER_CPU, gpus=4, features=features
+        ),
+    )
 
 
 def _partition(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import UsageError
 from toolkit.files import config_error, read_text, read_toml
-from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
+from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check, numbered
 from toolkit.model.base import BadDataError, convert
 from toolkit.units import megabytes
 
@@ -30,26 +29,23 @@ def from_options(
     nodes: int,
     cpus: int,
     memory: str,
-    gpus: str,
+    gpus: int,
     gpu_type: str | None,
     partitions: Sequence[str],
     accounting: bool,
 ) -> Shape:
-    """Return a shape of nodes called nid001, nid002, ..., equal but for their GPUs.
+    """Return a shape of equal nodes called nid001, nid002, ...
 
     Raises:
         UsageError: an option is invalid.
     """
     try:
-        common = Nodes(names="-", cpus=cpus, memory=megabytes(memory), gpu_type=gpu_type)
+        size = megabytes(memory)
     except ValueError as error:
         raise _bad("--mem-per-node", str(error), "write MB or a unit: 4000, 4000M or 4G") from None
-    groups, last = [], 0
-    for count, equal in itertools.groupby(_gpus(gpus, nodes)):
-        first, last = last + 1, last + len([*equal])
-        groups.append(replace(common, names=_span(first, last, len(str(nodes))), gpus=count))
+    group = Nodes(names=numbered(nodes), cpus=cpus, memory=size, gpus=gpus, gpu_type=gpu_type)
     shape = Shape(
-        nodes=tuple(groups), partitions=tuple(map(partition, partitions)), accounting=accounting
+        nodes=(group,), partitions=tuple(map(partition, partitions)), accounting=accounting
     )
     return _checked(shape)
 
@@ -106,21 +102,3 @@ def partition(text: str) -> PartitionShape:
 
 def _bad(place: str, cause: str, next_step: str) -> UsageError:
     return UsageError(cause, place=place, next_step=next_step)
-
-
-def _gpus(text: str, nodes: int) -> list[int]:
-    words = [word.strip() for word in text.split(",")]
-    place = "--gpus-per-node"
-    if not all(word.isdecimal() for word in words):
-        each = "write 4, or one number for each node: 4,2"
-        raise _bad(place, f"{text!r} is not a number of GPUs", each)
-    if len(words) not in (1, nodes):
-        cause = f"{len(words)} numbers of GPUs for {nodes} nodes"
-        raise _bad(place, cause, "write one number, or one for each node")
-    counts = [int(word) for word in words]
-    return counts if len(counts) == nodes else counts * nodes
-
-
-def _span(first: int, last: int, digits: int) -> str:
-    begin, end = (str(number).zfill(max(3, digits)) for number in (first, last))
-    return f"nid{begin}" if first == last else f"nid[{begin}-{end}]"

@@ -166,6 +166,12 @@ def expand(text: str) -> tuple[str, ...]:
     return names
 
 
+def numbered(count: int) -> str:
+    """Return the names of nodes as Slurm writes them: ``nid[001-004]``."""
+    digits = max(3, len(str(count)))
+    return f"nid[{1:0{digits}}-{count:0{digits}}]" if count > 1 else "nid001"
+
+
 def all_nodes(shape: Shape) -> tuple[Node, ...]:
     """Return every node of a shape that ``check`` accepted."""
     named = [(name, group) for group in shape.nodes for name in expand(group.names)]
