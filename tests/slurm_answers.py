@@ -24,16 +24,14 @@ NAME = "a | b\n<x> %s 'q' é"
 PLACE = Path("/var/tmp/slurm-answers")
 # In the answers it has a mark, as the toolkit's scripts had when they were captured.
 SCRIPT = PLACE / "job.sbatch"
-SHAPE = (
-    *(
-        *"--nodes 3 --cpus-per-node 8 --mem-per-node 8G --gpus-per-node 4 --gpu-type".split(),
-        "v100",
-    ),
-    *(
-        *"--partition debug:max-nodes=1,max-time=30:00 --partition main:default".split(),
-        "--accounting",
-    ),
-)
+SHAPE = """
+accounting = true
+nodes = [{ names = "nid[001-003]", cpus = 8, memory = 8192, gpus = 4, gpu_type = "v100" }]
+partitions = [
+    { name = "debug", max_nodes = 1, max_time = "30:00" },
+    { name = "main", default = true },
+]
+"""
 # Each job by its name, in the order of submission; the first has the id 1.
 JOBS: Mapping[str, tuple[str, Sequence[str]]] = {
     "timeout": ("sleep 600", ("--time=1",)),
@@ -158,7 +156,9 @@ def main() -> None:
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
     cluster = Cluster()
-    cluster.toolkit("cluster", "up", *SHAPE)
+    shape = PLACE / "shape.toml"
+    shape.write_text(SHAPE)
+    cluster.toolkit("cluster", "up", "--shape", str(shape))
     try:
         ids = run_jobs(cluster)
         version = cluster.call("sinfo", "--version").split()[-1]

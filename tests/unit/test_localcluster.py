@@ -24,7 +24,6 @@ from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
 from toolkit.localcluster.shape import (
     Nodes,
-    PartitionShape,
     Shape,
     all_nodes,
     check,
@@ -132,17 +131,8 @@ def test_nodes_are_light_above_200_or_where_that_is_asked():
     assert all(ipaddress.ip_address(address).is_private for address in addresses)
 
 
-def test_the_grammar_of_partitions():
-    text = "gpu:nodes=nid[001-002,004],max-nodes=2,max-time=1:00:00,default-time=10:00,default"
-    assert options.partition(text) == PartitionShape(
-        name="gpu",
-        nodes="nid[001-002,004]",
-        max_nodes=2,
-        max_time="1:00:00",
-        default_time="10:00",
-        default=True,
-    )
-    for words, default in {("a", "b"): "a", ("a", "b:default"): "b", (): "main"}.items():
+def test_the_first_partition_is_the_default():
+    for words, default in {("a", "b"): "a", (): "main"}.items():
         parts = partitions_of(from_options(partitions=words))
         assert [part.name for part in parts if part.default] == [default]
 
@@ -150,15 +140,7 @@ def test_the_grammar_of_partitions():
 @pytest.mark.parametrize(
     ("changed", "place", "words"),
     [
-        ({"partitions": ("a:max-node=2",)}, "--partition", "no key 'max_node'"),
-        ({"partitions": ("a:max-nodes",)}, "--partition", "a whole number of at least 1"),
-        ({"partitions": ("a:max-nodes=two",)}, "--partition", "a whole number"),
-        ({"partitions": ("a:max-nodes=0",)}, "--partition", "at least 1"),
-        ({"partitions": ("a:max-time=soon",)}, "--partition", "a time such as"),
-        ({"partitions": ("a:nodes=nid009",)}, "--partition", "nid009 that does not exist"),
-        ({"partitions": ("a:nodes=nid[001",)}, "--partition", "bracket"),
         ({"partitions": ("a", "a")}, "--partition", "listed twice"),
-        ({"partitions": ("a:default", "b:default")}, "--partition", "only one"),
         ({"partitions": ("default",)}, "--partition", "cannot be the name"),
         ({"partitions": ("a b",)}, "--partition", "a name of letters"),
         ({"partitions": ("a\nNodeName=x",)}, "--partition", "a name of letters"),
@@ -190,6 +172,14 @@ def test_options_that_are_off(changed, place, words):
         ("nodes = []\n", "at least one node"),
         ('extra = ["a\\nb"]\n', "one line"),
         ('[[partitions]]\nname = "a"\noptions = ["x y"]\n', "Name=value"),
+        ('[[partitions]]\nname = "a"\nmax_nodes = 0\n', "at least 1"),
+        ('[[partitions]]\nname = "a"\nmax_time = "soon"\n', "a time such as"),
+        ('[[partitions]]\nname = "a"\nnodes = "nid009"\n', "nid009 that does not exist"),
+        ('[[partitions]]\nname = "a"\nnodes = "nid[001"\n', "bracket"),
+        (
+            'partitions = [{ name = "a", default = true }, { name = "b", default = true }]\n',
+            "only one",
+        ),
         ("nodes =\n", "not valid TOML"),
     ],
 )

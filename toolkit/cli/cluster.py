@@ -394,9 +394,9 @@ Example:
 @click.option(
     "--partition",
     "partitions",
-    metavar="SPEC",
+    metavar="NAME",
     multiple=True,
-    help="NAME[:KEY=VALUE,...]; repeatable (default: main). See above.",
+    help="Partition of all nodes; repeatable (default: main).",
 )
 @click.option(
     "--shape",
@@ -444,8 +444,6 @@ def up(
     If it is up already, nothing happens.
 
     \b
-    A partition with all of its settings:
-      NAME:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default
     A shape file has nodes that differ, and literal lines of slurm.conf:
       extra = ["PriorityType=priority/multifactor"]
       [[nodes]]
@@ -464,7 +462,6 @@ def up(
     Examples:
       toolkit cluster up
       toolkit cluster up --nodes 4 --cpus-per-node 40 --gpus-per-node 8 --gpu-type a100
-      toolkit cluster up --partition debug:max-nodes=1 --partition all:default
       toolkit cluster up --shape cluster.toml --name imitation
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
       toolkit cluster up --nodes 1000

@@ -1,8 +1,7 @@
-"""Parse the options of `toolkit cluster up`, or the file of ``--shape``, as a shape."""
+"""Turn the options of `toolkit cluster up`, or the file of ``--shape``, into a shape."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from toolkit.errors import UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check, numbered
-from toolkit.model.base import BadDataError, convert
+from toolkit.model.base import BadDataError
 from toolkit.units import megabytes
 
 # Fields of nodes, and the options that give them.
@@ -21,7 +20,6 @@ _OPTIONS = {
     "gpus": "--gpus-per-node",
     "gpu_type": "--gpu-type",
 }
-_GRAMMAR = "NAME[:nodes=nid[001-002],max-nodes=2,max-time=1:00:00,default-time=10:00,default]"
 
 
 def from_options(
@@ -44,9 +42,8 @@ def from_options(
     except ValueError as error:
         raise _bad("--mem-per-node", str(error), "write MB or a unit: 4000, 4000M or 4G") from None
     group = Nodes(names=numbered(nodes), cpus=cpus, memory=size, gpus=gpus, gpu_type=gpu_type)
-    shape = Shape(
-        nodes=(group,), partitions=tuple(map(partition, partitions)), accounting=accounting
-    )
+    named = tuple(PartitionShape(name=name) for name in partitions)
+    shape = Shape(nodes=(group,), partitions=named, accounting=accounting)
     return _checked(shape)
 
 
@@ -79,25 +76,6 @@ def from_file(path: Path) -> Shape:
         return check(shape)
     except BadDataError as error:
         raise config_error(path, read_text(path), error) from None
-
-
-def partition(text: str) -> PartitionShape:
-    """Parse a partition of ``--partition``: ``NAME:max-nodes=2,default``.
-
-    Raises:
-        UsageError: it does not follow the grammar.
-    """
-    name, _, rest = text.partition(":")
-    values: dict[str, str | int | bool] = {"name": name}
-    for word in filter(None, re.split(r",(?![^\[\]]{0,100}\])", rest)):
-        key, _, value = word.partition("=")
-        is_number = key == "max-nodes" and value.isdecimal()
-        values[key.replace("-", "_")] = int(value) if is_number else value or word == key
-    try:
-        return convert(values, PartitionShape)
-    except BadDataError as error:
-        cause = f"{text!r}: {error.key}: {error}"
-        raise _bad("--partition", cause, f"write {_GRAMMAR}") from None
 
 
 def _bad(place: str, cause: str, next_step: str) -> UsageError:
