@@ -16,7 +16,7 @@ NEURON = sites.load("neuron")
 
 def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
     shape = imitate(NEURON)
-    nodes = {node.name: node for node in all_nodes(shape)}
+    nodes = {node.name: node.group for node in all_nodes(shape)}
     partitions = {partition.name: partition for partition in shape.partitions}
     assert set(partitions) == set(NEURON.partitions)
     assert (
@@ -47,7 +47,7 @@ def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions():
 def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes():
     shape = imitate(sites.load("perlmutter-like"))
     assert [partition.name for partition in shape.partitions] == ["main"]
-    assert all_nodes(shape)[0].features == ("gpu",)
+    assert all_nodes(shape)[0].group.features == ("gpu",)
     rule = '["account"] = "node hours are charged to a project",'
     assert rule in shape.job_submit
 

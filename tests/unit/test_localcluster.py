@@ -56,14 +56,14 @@ PartitionName=debug Nodes=cpu01 Default=NO MaxTime=30:00 DefaultTime=5:00 State=
 PriorityType=priority/multifactor
 DefMemPerCPU=4750
 AccountingStorageType=accounting_storage/slurmdbd
-NodeName=gpu[01-02] Name=gpu Type=v100 File=/var/c/local/dev/gpu[0-3]
-NodeName=amd01 Name=gpu File=/var/c/local/dev/gpu0
+NodeName=gpu[01-02] Name=gpu Type=v100 File=/var/c/local/dev/gpu[0,1,2,3]
+NodeName=amd01 Name=gpu File=/var/c/local/dev/gpu[0]
 DbdAddr=127.0.0.1""",
     # Few, since every slurmd reads them.
     "light": """
 NodeName=nid[001-250] NodeAddr=10.77.0.[11-255],10.77.1.[0-4] CPUs=4 RealMemory=4000 State=UNKNOWN Port=[17035-17284]
 NodeName=gpu[1-10] NodeAddr=10.77.1.[5-14] CPUs=4 RealMemory=4000 Gres=gpu:v100:2 State=UNKNOWN Port=[17285-17294]
-NodeName=gpu[1-10] Name=gpu Type=v100 File=/var/c/local/dev/gpu[0-1]
+NodeName=gpu[1-10] Name=gpu Type=v100 File=/var/c/local/dev/gpu[0,1]
 MessageTimeout=31
 10.77.1.14 gpu10""",
 }
@@ -101,7 +101,7 @@ def test_the_gpus_of_this_machine_are_shared_out(tmp_path):
     found = packages.gpus_of(shape, tmp_path)
     assert found == (0, 1, 2, 10)
     assert files(shape, gpus=found)["gres.conf"].splitlines()[1:] == [
-        "NodeName=a1 Name=gpu File=/dev/nvidia[0-1]",
+        "NodeName=a1 Name=gpu File=/dev/nvidia[0,1]",
         "NodeName=a2 Name=gpu File=/dev/nvidia[2,10]",
     ]
     assert packages.gpus_of(Shape(nodes=(Nodes(names="a[1-5]", gpus=1),)), tmp_path) == ()
@@ -200,7 +200,7 @@ def test_nothing_that_is_accepted_can_break_a_line(names, kind):
     except BadDataError:
         return
     for node in all_nodes(shape):
-        text = node.name + (node.gpu_type or "")
+        text = node.name + (node.group.gpu_type or "")
         assert text.isascii()
         assert all(character.isalnum() or character in "-._" for character in text)
 

@@ -24,7 +24,7 @@ from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
 from toolkit.localcluster.paths import paths_of
-from toolkit.localcluster.shape import Shape, all_nodes
+from toolkit.localcluster.shape import Shape
 from toolkit.localcluster.status import Verb, enter, switch
 from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
@@ -520,7 +520,7 @@ def _show_started(name: str, *, is_new: bool) -> None:
 
 def _gpus(shape: Shape) -> str:
     """Return which GPUs the nodes have, or nothing if they have none."""
-    if not any(node.gpus for node in all_nodes(shape)):
+    if not any(group.gpus for group in shape.nodes):
         return ""
     if real := gpus_of(shape):
         return f"this machine's: {', '.join(f'/dev/nvidia{number}' for number in real)}"

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from msgspec.structs import replace
-
 from toolkit.config import make_templates
 from toolkit.localcluster.shape import Node, Shape, all_nodes, expand, partitions_of
 
@@ -113,8 +111,7 @@ def _lines(shape: Shape) -> list[tuple[Node, str]]:
             ends.setdefault(network, []).append(number)
         address = ",".join(f"{net}.[{each[0]}-{each[-1]}]" for net, each in ends.items())
         ports = f" Port=[{light_port(own[0])}-{light_port(own[-1])}]"
-        whole = replace(own[0], name=group.names, address=address)
-        lines.append((whole, ports if shape.is_light else ""))
+        lines.append((Node(group.names, address, group), ports if shape.is_light else ""))
     return lines
 
 
@@ -129,12 +126,10 @@ def gres_conf(shape: Shape, directory: PurePosixPath, gpus: Sequence[int]) -> st
     rows, rest = ["AutoDetect=off"], iter(gpus)
     device = "/dev/nvidia" if gpus else f"{directory}/dev/gpu"
     for node in all_nodes(shape) if gpus else [node for node, _ in _lines(shape)]:
-        if not node.gpus:
-            continue
-        numbers = list(itertools.islice(rest, node.gpus)) or [*range(node.gpus)]
-        files = f"[{','.join(map(str, numbers))}]" if len(numbers) > 1 else str(numbers[0])
-        if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
-            files = f"[{numbers[0]}-{numbers[-1]}]"
-        kind = f" Type={node.gpu_type}" if node.gpu_type else ""
-        rows.append(f"NodeName={node.name} Name=gpu{kind} File={device}{files}")
+        count, kind = node.group.gpus, node.group.gpu_type
+        if count:
+            numbers = list(itertools.islice(rest, count)) or [*range(count)]
+            files = f"{device}[{','.join(map(str, numbers))}]"
+            typed = f" Type={kind}" if kind else ""
+            rows.append(f"NodeName={node.name} Name=gpu{typed} File={files}")
     return "\n".join(rows) + "\n"

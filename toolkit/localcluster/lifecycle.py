@@ -132,10 +132,9 @@ def _write_files(paths: Paths, plan: Plan) -> None:
     for name, content in written.items():
         mode = 0o600 if name == "slurmdbd.conf" else 0o644
         write_atomically(paths.etc / name, content, mode=mode)
-    nodes = all_nodes(plan.shape)
-    for node in nodes:
+    for node in all_nodes(plan.shape):
         (paths.directory / "node" / node.name / "spool").mkdir(parents=True)
-    for number in range(max(node.gpus for node in nodes)):
+    for number in range(max(group.gpus for group in plan.shape.nodes)):
         # A substitute for /dev/nvidia0: Slurm accepts any character device, and numbers GPUs by the
         # digits of its name.
         (devices / f"gpu{number}").symlink_to("/dev/null")

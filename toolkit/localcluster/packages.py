@@ -107,7 +107,7 @@ def gpus_of(shape: Shape, directory: Path = Path("/dev")) -> tuple[int, ...]:
     Empty if the machine has fewer than the nodes shall have: then all are simulated, since a job
     could not know which of its GPUs it can use.
     """
-    wanted = sum(node.gpus for node in all_nodes(shape))
+    wanted = sum(node.group.gpus for node in all_nodes(shape))
     paths = [path for path in directory.glob("nvidia*") if path.is_char_device()]
     names = (re.fullmatch(r"nvidia(\d+)", path.name) for path in paths)
     numbers = sorted(int(name[1]) for name in names if name)

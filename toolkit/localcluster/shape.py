@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
@@ -137,16 +137,12 @@ class Plan(Model, frozen=True, kw_only=True):
     gpus: tuple[int, ...] = ()
 
 
-class Node(Model, frozen=True, kw_only=True):
+class Node(NamedTuple):
     """One node, with the address that it has in every cluster of this shape."""
 
     name: str
     address: str
-    cpus: int
-    memory: int
-    gpus: int
-    gpu_type: str | None
-    features: tuple[str, ...]
+    group: Nodes
 
     @property
     def link(self) -> str:
@@ -176,15 +172,7 @@ def all_nodes(shape: Shape) -> tuple[Node, ...]:
     """Return every node of a shape that ``check`` accepted."""
     named = [(name, group) for group in shape.nodes for name in expand(group.names)]
     return tuple(
-        Node(
-            name=name,
-            address=f"10.77.{number // 256}.{number % 256}",
-            cpus=group.cpus,
-            memory=group.memory,
-            gpus=group.gpus,
-            gpu_type=group.gpu_type,
-            features=group.features,
-        )
+        Node(name, f"10.77.{number // 256}.{number % 256}", group)
         for number, (name, group) in enumerate(named, 11)
     )
 

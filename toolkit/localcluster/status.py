@@ -72,7 +72,7 @@ def status(name: str) -> dict[str, Any]:
     shape = read_json(paths.plan, Plan).shape
     login, nodes = prefix(paths, started.pid, "/"), all_nodes(shape)
     powers, states = _powers(paths, login, nodes), node_states(login, timeout=10)
-    of_nodes = ("name", "cpus", "memory", "gpus", "gpu_type", "address")
+    of_nodes = ("cpus", "memory", "gpus", "gpu_type")
     of_partitions = ("name", "default", "nodes", "max_nodes", "max_time")
     return {
         "name": name,
@@ -81,7 +81,9 @@ def status(name: str) -> dict[str, Any]:
         "accounting": shape.accounting,
         "nodes": [
             {
-                **{field: getattr(node, field) for field in of_nodes},
+                "name": node.name,
+                **{field: getattr(node.group, field) for field in of_nodes},
+                "address": node.address,
                 **states.get(node.name, NodeState())._asdict(),
                 "power": powers[node.name],
             }
