@@ -19,19 +19,12 @@ _IDLE_WITHIN, _IDLE_WITHIN_EACH = 180.0, 0.6
 _FATAL_EVERY = 2.0  # seconds between two searches of the logs
 # Seconds between two queries, and further ones for each node: each is work for the controller.
 _PAUSE, _PAUSE_EACH = 0.05, 0.0005
-_DATABASE_EXPECTED = 8.0  # seconds that it takes on a small machine
-_STEPS = {
-    "network": "host names, switch",
-    "munge": "authentication",
-    "database": "MariaDB, slurmdbd",
-    "controller": "slurmctld",
-}
 _LOGS = {"munge": ("munged",), "database": ("mariadb", "slurmdbd")}
 _NAMED = 3  # daemons in a message
 _TAIL = 12  # lines of a log in a message
 _FATAL = "fatal: "  # begins what a daemon of Slurm prints before it ends itself
 # slurmd prints this instead in some places, after the error (slurmd.c, _slurmd_init).
-_ERROR, _NOT_STARTED = "error: ", "slurmd initialization failed"
+_NOT_STARTED = "slurmd initialization failed"
 _AT_MOST = 1 << 20  # bytes at the end of a log that are read
 
 
@@ -58,8 +51,7 @@ def await_idle(
         now = paths.step.read_text().strip() if paths.step.exists() else ""
         if now not in (step, "", "started"):
             step = now
-            expected = _DATABASE_EXPECTED if step == "database" else None
-            progress.begin(step, _STEPS.get(step, f"{len(names)} x slurmd"), expected)
+            progress.begin(step)
         if has_ended:
             rows = _rows(paths.log_of("cluster"))
             raise _failed(paths, rows[-1] if rows else "its first process ended", step)
@@ -105,13 +97,10 @@ def fatal_errors(paths: Paths) -> list[str]:
     """Return what daemons printed before they ended themselves, after their names."""
     causes = []
     for log in sorted(paths.logs.glob("slurm*")):
-        rows = _rows(log)
-        for before, row in zip(["", *rows], rows, strict=False):
+        for row in _rows(log):
             _, is_fatal, text = row.partition(_FATAL)
-            if row.endswith(_ERROR + _NOT_STARTED):
-                is_fatal, text = _FATAL, before.partition(_ERROR)[2] or _NOT_STARTED
-            if is_fatal:
-                causes.append(f"{log.stem} stopped: {text.strip()}")
+            if is_fatal or row.endswith(_NOT_STARTED):
+                causes.append(f"{log.stem} stopped: {text.strip() or _NOT_STARTED}")
     return [*dict.fromkeys(causes)]
 
 
