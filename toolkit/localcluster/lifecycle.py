@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from toolkit import quoting, shell
+from toolkit import shell
 from toolkit.config import package_directory, shipped
 from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
@@ -90,17 +90,11 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
         UsageError: a directory of ``share`` does not exist, or is private as a whole.
     """
     for directory in share:
-        if not Path(directory).is_dir():
+        if not Path(directory).is_dir() or os.path.realpath(directory) in PRIVATE:
             raise UsageError(
-                f"there is no directory {directory}",
+                f"{directory} is no directory that nodes can share: each has its own /tmp",
                 place="--share",
-                next_step=f"mkdir -p {quoting.shell(str(directory))}, or another directory",
-            )
-        if os.path.realpath(directory) in PRIVATE:
-            raise UsageError(
-                f"each node has its own {directory}, which cannot be shared as a whole",
-                place="--share",
-                next_step=f"share a directory below it: --share {directory}/NAME",
+                next_step="share one that exists, below /tmp: --share /tmp/NAME",
             )
     shipped_files = (package_directory(""), shipped("jobs"), shipped("recipes"))
     own = (Path.home(), Path.cwd(), paths.directory, *shipped_files)
@@ -185,9 +179,9 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
 
 def _environment(paths: Paths) -> dict[str, str]:
     """Return the environment of the daemons: only variables that locate programs and libraries."""
-    names = ["HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH"]
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    return environment | {"PATH": access.path(), "SLURM_CONF": str(paths.conf)}
+    names = ("HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return {**kept, "PATH": access.path(), "SLURM_CONF": str(paths.conf)}
 
 
 def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
