@@ -30,6 +30,8 @@ _ACCOUNTING = {
     "mariadb-server": ("mariadbd", "mariadb-install-db"),
     "mariadb-client": ("mariadb",),
 }
+_PLUGINS_OF = {"slurm-wlm-basic-plugins": "select_cons_tres.so"}
+_ACCOUNTING_PLUGINS = {"slurm-wlm-mysql-plugin": "accounting_storage_mysql.so"}
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt")
 _PLUGINS = (
     "slurm-wlm",
@@ -54,7 +56,7 @@ _PMIX = (
 
 def has_submit_plugin() -> bool:
     """Return whether Slurm has the plugin job_submit/lua, which applies a site's rules."""
-    return _any(_LIBRARIES, [f"{place}/job_submit_lua.so" for place in _PLUGINS])
+    return _has_plugin("job_submit_lua.so")
 
 
 def needed(accounting: bool = False) -> tuple[str, ...]:
@@ -63,21 +65,19 @@ def needed(accounting: bool = False) -> tuple[str, ...]:
     missing = {
         package for package, names in programs.items() if not all(which(name) for name in names)
     }
-    if not _any(_LIBRARIES, [f"{place}/select_cons_tres.so" for place in _PLUGINS]):
-        missing.add("slurm-wlm-basic-plugins")
-    if not _any(_LIBRARIES, _PMIX):
-        missing.add("libpmix-dev")
-    if accounting and not _any(
-        _LIBRARIES, [f"{place}/accounting_storage_mysql.so" for place in _PLUGINS]
-    ):
-        missing.add("slurm-wlm-mysql-plugin")
-    return tuple(sorted(missing))
+    plugins = _PLUGINS_OF | (_ACCOUNTING_PLUGINS if accounting else {})
+    missing |= {package for package, file in plugins.items() if not _has_plugin(file)}
+    return tuple(sorted(missing | (set() if _any(_PMIX) else {"libpmix-dev"})))
 
 
-def _any(directories: tuple[str, ...], patterns: tuple[str, ...] | list[str]) -> bool:
+def _has_plugin(file: str) -> bool:
+    return _any(tuple(f"{place}/{file}" for place in _PLUGINS))
+
+
+def _any(patterns: tuple[str, ...]) -> bool:
     return any(
         next(Path(directory).glob(pattern), None)
-        for directory in directories
+        for directory in _LIBRARIES
         for pattern in patterns
     )
 
@@ -92,12 +92,7 @@ def require(accounting: bool = False) -> None:
     if missing:
         raise NeedsInstallError(
             f"the local cluster needs packages that are not installed: {', '.join(missing)}",
-            next_step="toolkit setup"
-            + (
-                f", or: apt-get install --no-install-recommends {' '.join(missing)}"
-                if accounting
-                else ""
-            ),
+            next_step=f"toolkit setup{' --with accounting' if accounting else ''}",
         )
 
 
