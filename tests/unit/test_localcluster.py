@@ -30,7 +30,6 @@ from toolkit.localcluster.shape import (
     partitions_of,
     summary,
 )
-from toolkit.model.base import BadDataError
 
 SHAPES = {
     "usual": Shape(),
@@ -123,7 +122,7 @@ def test_nodes_are_light_above_200_or_where_that_is_asked():
     assert not options.with_light(from_options(nodes=200), False).is_light
     with pytest.raises(UsageError, match="1 to 200") as caught:
         options.with_light(from_options(nodes=201), False)
-    assert caught.value.place == "--nodes"
+    assert caught.value.place == "--no-light"
     nodes = all_nodes(from_options(nodes=1000))
     ports, addresses = map(config.light_port, nodes), {node.address for node in nodes}
     assert len(set(ports)) == len(addresses) == 1000
@@ -140,8 +139,6 @@ def test_the_first_partition_is_the_default():
 @pytest.mark.parametrize(
     ("changed", "place", "words"),
     [
-        ({"partitions": ("a", "a")}, "--partition", "listed twice"),
-        ({"partitions": ("default",)}, "--partition", "cannot be the name"),
         ({"partitions": ("a b",)}, "--partition", "a name of letters"),
         ({"partitions": ("a\nNodeName=x",)}, "--partition", "a name of letters"),
         ({"gpus": 65}, "--gpus-per-node", "0 to 64"),
@@ -169,8 +166,10 @@ def test_options_that_are_off(changed, place, words):
         ('[[nodes]]\nnames = "login"\n', "it is reserved"),
         ('[[nodes]]\nnames = "a_b;c"\n', "cannot be the name of a node"),
         ('[[nodes]]\nnames = ""\n', "not a list of nodes"),
-        ("nodes = []\n", "at least one node"),
+        ("nodes = []\n", "0 nodes"),
         ('extra = ["a\\nb"]\n', "one line"),
+        ('partitions = [{ name = "a" }, { name = "a" }]\n', "listed twice"),
+        ('partitions = [{ name = "default" }]\n', "a partition's name"),
         ('[[partitions]]\nname = "a"\noptions = ["x y"]\n', "Name=value"),
         ('[[partitions]]\nname = "a"\nmax_nodes = 0\n', "at least 1"),
         ('[[partitions]]\nname = "a"\nmax_time = "soon"\n', "a time such as"),
@@ -197,7 +196,7 @@ def test_nothing_that_is_accepted_can_break_a_line(names, kind):
     """Whatever passes is made of characters that slurm.conf, gres.conf and scripts can carry."""
     try:
         shape = check(Shape(nodes=(Nodes(names=names, gpus=1, gpu_type=kind),)))
-    except BadDataError:
+    except ValueError:
         return
     for node in all_nodes(shape):
         text = node.name + (node.group.gpu_type or "")

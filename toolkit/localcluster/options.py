@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import UsageError
-from toolkit.files import config_error, read_text, read_toml
-from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check, numbered
-from toolkit.model.base import BadDataError
+from toolkit.files import read_toml
+from toolkit.localcluster.shape import Shape, numbered
+from toolkit.model.base import BadDataError, convert
 from toolkit.units import megabytes
 
 # Fields of nodes, and the options that give them.
@@ -41,10 +41,18 @@ def from_options(
         size = megabytes(memory)
     except ValueError as error:
         raise _bad("--mem-per-node", str(error), "write MB or a unit: 4000, 4000M or 4G") from None
-    group = Nodes(names=numbered(nodes), cpus=cpus, memory=size, gpus=gpus, gpu_type=gpu_type)
-    named = tuple(PartitionShape(name=name) for name in partitions)
-    shape = Shape(nodes=(group,), partitions=named, accounting=accounting)
-    return _checked(shape)
+    group = {"names": numbered(nodes), "cpus": cpus, "memory": size, "gpus": gpus}
+    data = {
+        "nodes": [{**group, "gpu_type": gpu_type}],
+        "partitions": [{"name": name} for name in partitions],
+        "accounting": accounting,
+    }
+    try:
+        return convert(data, Shape)
+    except BadDataError as error:
+        field = error.key.rpartition(".")[2]
+        place = "--partition" if error.key.startswith("partitions") else "--nodes"
+        raise _bad(_OPTIONS.get(field, place), str(error), "toolkit cluster up --help") from None
 
 
 def with_light(shape: Shape, light: bool | None) -> Shape:
@@ -53,16 +61,10 @@ def with_light(shape: Shape, light: bool | None) -> Shape:
     Raises:
         UsageError: there are too many nodes for it.
     """
-    return shape if light is None else _checked(replace(shape, light=light))
-
-
-def _checked(shape: Shape) -> Shape:
     try:
-        return check(shape)
-    except BadDataError as error:
-        field = error.key.rpartition(".")[2]
-        place = "--partition" if error.key.startswith("partitions") else "--nodes"
-        raise _bad(_OPTIONS.get(field, place), str(error), "toolkit cluster up --help") from None
+        return replace(shape, light=light) if light is not None else shape
+    except ValueError as error:
+        raise _bad("--no-light", str(error), "fewer --nodes, or leave it out") from None
 
 
 def from_file(path: Path) -> Shape:
@@ -71,11 +73,7 @@ def from_file(path: Path) -> Shape:
     Raises:
         ConfigError: it is missing or invalid, or no cluster could have this shape.
     """
-    shape = read_toml(path, Shape, named=True)
-    try:
-        return check(shape)
-    except BadDataError as error:
-        raise config_error(path, read_text(path), error) from None
+    return read_toml(path, Shape, named=True)
 
 
 def _bad(place: str, cause: str, next_step: str) -> UsageError:

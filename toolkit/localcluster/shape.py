@@ -26,7 +26,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from toolkit.model.base import BadDataError, Model, from_json, to_json
+from toolkit.model.base import Model, from_json, to_json
 from toolkit.model.job import Positive
 from toolkit.slurm import hostlist
 from toolkit.units import counted
@@ -116,6 +116,28 @@ class Shape(Model, frozen=True, kw_only=True):
     job_submit: str = ""
     light: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if no cluster can have this shape."""
+        names = [name for group in self.nodes for name in expand(group.names)]
+        most = MOST_NODES if self.light is False else MOST_LIGHT_NODES
+        _check(1 <= len(names) <= most, f"{counted(len(names), 'node')}; 1 to {most} were expected")
+        for name in names:
+            cannot = f"{name!r} cannot be the name of a node:"
+            _check(_NODE.match(name), f"{cannot} letters, digits and -")
+            _check(name.lower() not in _RESERVED, f"{cannot} it is reserved")
+        _check_unique(names, "node")
+        for part in self.partitions:
+            _check(part.name.lower() != "default", f"{part.name!r} cannot be a partition's name")
+            members = () if part.nodes.upper() == "ALL" else expand(part.nodes)
+            unknown = next((member for member in members if member not in names), None)
+            lacks = f"partition {part.name} has a node {unknown} that does not exist"
+            _check(unknown is None, lacks)
+        _check_unique([part.name for part in self.partitions], "partition")
+        defaults = sum(part.default for part in self.partitions)
+        _check(defaults <= 1, "only one partition can be the default")
+        fine = all(line.isprintable() for line in self.extra)
+        _check(fine, "an entry of extra is one line of slurm.conf")
+
     @property
     def is_light(self) -> bool:
         """True if the nodes share the cluster's namespaces."""
@@ -169,7 +191,7 @@ def numbered(count: int) -> str:
 
 
 def all_nodes(shape: Shape) -> tuple[Node, ...]:
-    """Return every node of a shape that ``check`` accepted."""
+    """Return every node of a shape."""
     named = [(name, group) for group in shape.nodes for name in expand(group.names)]
     return tuple(
         Node(name, f"10.77.{number // 256}.{number % 256}", group)
@@ -195,51 +217,19 @@ def summary(shape: Shape) -> str:
 
 
 def check(shape: Shape) -> Shape:
-    """Return the shape, if a cluster can have it: everything in it can be written to slurm.conf.
+    """Return the shape, if its fields are within their bounds, too.
 
     Raises:
-        BadDataError: it cannot; with the key.
+        BadDataError: they are not; with the key.
     """
-    from_json(to_json(shape), Shape)  # which holds the fields to their bounds
-    _check(shape.nodes, "nodes", "at least one node was expected")
-    groups = (_members(each.names, f"nodes[{n}].names") for n, each in enumerate(shape.nodes))
-    names = [name for group in groups for name in group]
-    most = MOST_NODES if shape.light is False else MOST_LIGHT_NODES
-    number = counted(len(names), "node")
-    _check(len(names) <= most, "nodes", f"{number}; 1 to {most} were expected")
-    for name in names:
-        cannot = f"{name!r} cannot be the name of a node:"
-        _check(_NODE.match(name), "nodes", f"{cannot} letters, digits and -")
-        _check(name.lower() not in _RESERVED, "nodes", f"{cannot} it is reserved")
-    _check_unique(names, "nodes", "node")
-    for index, partition in enumerate(shape.partitions):
-        key, name = f"partitions[{index}]", partition.name
-        message = f"{name!r} cannot be the name of a partition"
-        _check(name.lower() != "default", f"{key}.name", message)
-        for member in () if partition.nodes.upper() == "ALL" else _members(partition.nodes, key):
-            if member not in names:
-                message = f"partition {name} has a node {member} that does not exist"
-                raise BadDataError(message, f"{key}.nodes", tuple(names), member)
-    _check_unique([partition.name for partition in shape.partitions], "partitions", "partition")
-    defaults = sum(partition.default for partition in shape.partitions)
-    _check(defaults <= 1, "partitions", "only one partition can be the default")
-    for index, line in enumerate(shape.extra):
-        _check(line.isprintable(), f"extra[{index}]", "one line of slurm.conf was expected")
-    return shape
+    return from_json(to_json(shape), Shape)
 
 
-def _check(fine: object, key: str, message: str) -> None:
+def _check(fine: object, message: str) -> None:
     if not fine:
-        raise BadDataError(message, key)
+        raise ValueError(message)
 
 
-def _check_unique(names: Sequence[str], key: str, what: str) -> None:
+def _check_unique(names: Sequence[str], what: str) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    _check(twice is None, key, f"{what} {twice} is listed twice")
-
-
-def _members(text: str, key: str) -> tuple[str, ...]:
-    try:
-        return expand(text)
-    except ValueError as error:
-        raise BadDataError(str(error), key) from None
+    _check(twice is None, f"{what} {twice} is listed twice")
