@@ -23,7 +23,6 @@ from toolkit.localcluster.access import default_name
 from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
-from toolkit.localcluster.paths import paths_of
 from toolkit.localcluster.shape import Shape
 from toolkit.localcluster.status import Verb, enter, switch
 from toolkit.localcluster.status import status as query
@@ -554,19 +553,15 @@ def _require_alone(ctx: click.Context, flag: str, others: tuple[str, ...], file:
 
 @click.command("down")
 @name_option
-@click.option("--keep-logs", is_flag=True, help="Keep the logs; all other files are removed.")
-def down(name: str, keep_logs: bool) -> None:
+def down(name: str) -> None:
     """Stop the cluster and end its jobs.
 
     No process, mount, interface or file stays.
 
     \b
-    Examples:
+    Example:
       toolkit cluster down
-      toolkit cluster down --keep-logs
     """
     with console.Steps() as steps:
-        was_up = lifecycle.down(name, steps, keep_logs=keep_logs)
+        was_up = lifecycle.down(name, steps)
     console.fact("cluster", f"{name} is down" if was_up else f"{name} was not up")
-    if keep_logs and was_up:
-        console.fact("logs", str(paths_of(name).logs))

@@ -121,10 +121,9 @@ def _release(paths: Paths) -> None:
             paths.directory.rmdir()
 
 
-def remove_files(paths: Paths, *, keep_logs: bool = False) -> bool:
+def remove_files(paths: Paths) -> bool:
     """Remove all files of the cluster but its marker; return whether there were any."""
-    spared = (paths.marker, paths.logs) if keep_logs else (paths.marker,)
-    entries = [entry for entry in paths.directory.iterdir() if entry not in spared]
+    entries = [entry for entry in paths.directory.iterdir() if entry != paths.marker]
     for entry in entries:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

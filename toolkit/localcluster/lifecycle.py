@@ -184,7 +184,7 @@ def _environment(paths: Paths) -> dict[str, str]:
     return {**kept, "PATH": access.path(), "SLURM_CONF": str(paths.conf)}
 
 
-def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
+def down(name: str, progress: Progress) -> bool:
     """Take the cluster ``name`` down: no process, mount, interface or file of it stays.
 
     Returns:
@@ -205,6 +205,6 @@ def down(name: str, progress: Progress, *, keep_logs: bool = False) -> bool:
     with locked(paths):
         progress.begin("down", f"cluster {name}")
         ended = processes.stop(paths)
-        removed = remove_files(paths, keep_logs=keep_logs)
+        removed = remove_files(paths)
         progress.end()
     return ended or removed
