@@ -22,7 +22,7 @@ from toolkit.localcluster import lifecycle
 from toolkit.localcluster.access import default_name
 from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.options import from_file, from_options, with_light
-from toolkit.localcluster.packages import gpus_of, has_submit_plugin
+from toolkit.localcluster.packages import gpus_of
 from toolkit.localcluster.shape import Shape
 from toolkit.localcluster.status import Verb, enter, switch
 from toolkit.localcluster.status import status as query
@@ -468,7 +468,13 @@ def up(
     if like is not None:
         file = f"a site of yours that extends {like}"
         _require_alone(ctx, "--like", (*_OF_NODES, "--shape"), file)
-        shape = _imitation(like, nodes, partitions, accounting=accounting)
+        shape = imitate(
+            sites.load(like, "--like"),
+            most=nodes,
+            chosen=partitions,
+            accounting=accounting,
+            local_directory=_local_directory,
+        )
     elif shape_file is not None:
         _require_alone(ctx, "--shape", ("--nodes", *_OF_NODES, "--partition"), str(shape_file))
         shape = from_file(shape_file)
@@ -487,23 +493,8 @@ def up(
     with console.Steps() as steps:
         if text := _gpus(shape):
             steps.say("gpus", text)
-        if shape.like and not shape.job_submit:
-            lacks = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
-            steps.say("differs", lacks)
         started = lifecycle.up(name, shape, steps, share=share)
     _show_started(name, is_new=started)
-
-
-def _imitation(like: str, nodes: int, partitions: tuple[str, ...], *, accounting: bool) -> Shape:
-    """Return the shape of a cluster like a site, with its rules if Slurm here can apply them."""
-    shape = imitate(
-        sites.load(like, "--like"),
-        most=nodes,
-        chosen=partitions,
-        accounting=accounting,
-        local_directory=_local_directory,
-    )
-    return shape if has_submit_plugin() else structs.replace(shape, job_submit="")
 
 
 def _show_started(name: str, *, is_new: bool) -> None:

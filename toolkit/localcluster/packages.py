@@ -54,11 +54,6 @@ _PMIX = (
 )
 
 
-def has_submit_plugin() -> bool:
-    """Return whether Slurm has the plugin job_submit/lua, which applies a site's rules."""
-    return _has_plugin("job_submit_lua.so")
-
-
 def needed(accounting: bool = False) -> tuple[str, ...]:
     """Return the Debian packages that are missing, sorted; () if a cluster can be brought up."""
     programs = _PROGRAMS | (_ACCOUNTING if accounting else {})
