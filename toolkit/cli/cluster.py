@@ -202,7 +202,7 @@ def _when(at: str) -> str:
 @name_option
 @json_option
 def status(name: str, as_json: bool) -> int:
-    """Show the nodes, partitions and daemons of the cluster.
+    """Show the nodes and daemons of the cluster; `toolkit cluster show` has its partitions.
 
     The exit code is 69 if it is not up.
 
@@ -223,7 +223,7 @@ def status(name: str, as_json: bool) -> int:
 
 
 def _describe(cluster: dict[str, Any]) -> str:
-    """Return the nodes, the partitions and the daemons of a local cluster as text."""
+    """Return the nodes and the daemons of a local cluster as text."""
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
         (
@@ -232,13 +232,6 @@ def _describe(cluster: dict[str, Any]) -> str:
             *(node["address"], node["reason"]),
         )
         for node in cluster["nodes"]
-    ]
-    limits = [
-        (
-            *(part["name"] + "*" * part["default"], part["nodes"]),
-            *(part["max_nodes"] or "no limit", part["max_time"] or "no limit"),
-        )
-        for part in cluster["partitions"]
     ]
     gpus = "of this machine" if cluster["real_gpus"] else "simulated"
     is_up, has_sacct = cluster["controller"], cluster["accounting"]
@@ -256,8 +249,7 @@ def _describe(cluster: dict[str, Any]) -> str:
         "slurm.conf": cluster["slurm_conf"],
         "shared": light if cluster["light"] else shared,
     }
-    partitions = console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits)
-    return "\n\n".join((console.table(header, rows), partitions, console.mapping(facts)))
+    return f"{console.table(header, rows)}\n\n{console.mapping(facts)}"
 
 
 @click.command(

@@ -19,7 +19,7 @@ from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
 from toolkit.localcluster.config import NODE_PORT, light_port
 from toolkit.localcluster.paths import Paths, is_on_nodes, paths_of
-from toolkit.localcluster.shape import Node, Plan, Shape, all_nodes, partitions_of
+from toolkit.localcluster.shape import Node, Plan, Shape, all_nodes
 from toolkit.shell import Progress
 
 Verb = Literal["cut", "join", "kill", "start"]
@@ -73,7 +73,6 @@ def status(name: str) -> dict[str, Any]:
     login, nodes = prefix(paths, started.pid, "/"), all_nodes(shape)
     powers, states = _powers(paths, login, nodes), node_states(login, timeout=10)
     of_nodes = ("cpus", "memory", "gpus", "gpu_type")
-    of_partitions = ("name", "default", "nodes", "max_nodes", "max_time")
     return {
         "name": name,
         "up": True,
@@ -88,10 +87,6 @@ def status(name: str) -> dict[str, Any]:
                 "power": powers[node.name],
             }
             for node in nodes
-        ],
-        "partitions": [
-            {field: getattr(part, field) for field in of_partitions}
-            for part in partitions_of(shape)
         ],
         "directory": str(paths.directory),
         "logs": str(paths.logs),
