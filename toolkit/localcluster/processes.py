@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from toolkit.errors import ClusterError
@@ -110,7 +110,22 @@ def node_processes(paths: Paths) -> dict[str, int]:
     return pids
 
 
-def stop(paths: Paths, timeout: float = _ENDED_WITHIN) -> bool:
+def _kill_all(pids_of: Callable[[], Collection[int]]) -> Collection[int]:
+    """Kill processes until there are none, since one may start another between two looks.
+
+    Returns:
+        Those that do not end.
+    """
+    deadline = time.monotonic() + _ENDED_WITHIN
+    while (pids := pids_of()) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return pids
+
+
+def stop(paths: Paths) -> bool:
     """Kill the cluster.
 
     All of its processes die with its first one, and namespaces, mounts and interfaces with them.
@@ -119,23 +134,16 @@ def stop(paths: Paths, timeout: float = _ENDED_WITHIN) -> bool:
         Whether there was a process to kill.
 
     Raises:
-        ClusterError: a process still exists after ``timeout`` seconds.
+        ClusterError: a process does not end.
     """
-    running = left = inits(paths)
-    deadline = time.monotonic() + timeout
-    while left:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"processes of cluster {paths.name} do not end",
-                place=", ".join(map(str, left)),
-                next_step="inspect them with ps; "
-                "a process in state D waits for a disk or a network file system",
-            )
-        time.sleep(0.02)
-        left = inits(paths)
+    running = inits(paths)
+    if left := _kill_all(lambda: inits(paths)):
+        raise ClusterError(
+            f"processes of cluster {paths.name} do not end",
+            place=", ".join(map(str, left)),
+            next_step="inspect them with ps; "
+            "a process in state D waits for a disk or a network file system",
+        )
     return bool(running)
 
 
@@ -148,17 +156,12 @@ def kill_node(paths: Paths, name: str) -> None:
     pid = node_processes(paths).get(name)
     # A light node's are those in the namespace of its host name; process 1 takes all with it.
     namespace = _host_namespace(pid) if pid else ""
-    if node_processes(paths).get(name) != pid:
+    if not namespace or node_processes(paths).get(name) != pid:
         return  # it has ended, and its number may be another's, perhaps of the machine itself
-    deadline = time.monotonic() + _ENDED_WITHIN
-    # Until there is none: a process may start another between two looks.
-    while pids := [each for each in all_pids() if namespace and _host_namespace(each) == namespace]:
-        if time.monotonic() > deadline:
-            raise ClusterError(f"processes of {name} do not end: {pids}")
-        for each in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-        time.sleep(0.01)
+    if left := _kill_all(
+        lambda: [each for each in all_pids() if _host_namespace(each) == namespace]
+    ):
+        raise ClusterError(f"processes of {name} do not end: {left}")
 
 
 def _host_namespace(pid: int) -> str:
