@@ -105,7 +105,6 @@ def _take_lock(paths: Paths) -> int:
 
 def _claim(paths: Paths) -> None:
     """Create the directory with its marker; sockets, keys and the database will be below."""
-    refuse_foreign(paths)
     paths.directory.mkdir(mode=0o700, exist_ok=True)
     require_own(paths)
     paths.directory.chmod(0o700)

@@ -76,8 +76,16 @@ def imitate(
     nodes = _nodes(parts, members) if members else _nameless(site, most)
     default = next(iter(members), "main")
     directory = local_directory(site.submit_directory) if site.submit_directory else ""
+    own = {name: members.get(name) or members.get(default, ()) for name in parts}
     partitions = tuple(
-        _partition(name, partition, site, members, default) for name, partition in parts.items()
+        PartitionShape(
+            name=name,
+            nodes=",".join(own[name]) or "ALL",
+            default=name == default,
+            max_nodes=len(own[name]) or None,
+            max_time=_time(partition.max_minutes or site.max_minutes),
+        )
+        for name, partition in parts.items()
     )
     main = PartitionShape(name="main", default=True, max_time=_time(site.max_minutes))
     shape = Shape(
@@ -164,23 +172,6 @@ def _nameless(site: Site, most: int) -> tuple[Nodes, ...]:
         Nodes(
             names=numbered(most), cpus=64, memory=64 * _MEMORY_PER_CPU, gpus=4, features=features
         ),
-    )
-
-
-def _partition(
-    name: str,
-    partition: SitePartition,
-    site: Site,
-    members: Mapping[str, tuple[str, ...]],
-    default: str,
-) -> PartitionShape:
-    names = members.get(name) or members.get(default, ())
-    return PartitionShape(
-        name=name,
-        nodes=",".join(names) or "ALL",
-        default=name == default,
-        max_nodes=len(names) or None,
-        max_time=_time(partition.max_minutes or site.max_minutes),
     )
 
 

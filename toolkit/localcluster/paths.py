@@ -14,7 +14,6 @@ from toolkit.model.site import CLUSTER_NAME
 # The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a
 # step, and the kernel takes 108 bytes.
 LONGEST = 60
-LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # of which each node has its own
 # A directory that others cannot guess and create first; short, since it has sockets.
 _ELSEWHERE = (
@@ -97,7 +96,7 @@ def require_name(name: str, place: str) -> None:
     if not re.match(CLUSTER_NAME, name):
         raise UsageError(
             f"{name!r} cannot be the name of a cluster: "
-            f"use at most {LONGEST_NAME} lower-case letters, digits, - and _",
+            "use at most 20 lower-case letters, digits, - and _",
             place=place,
             next_step=f"{place} local, or leave it out",
         )

@@ -35,8 +35,10 @@ MOST_NODES = 200  # addresses 10.77.0.11 to .210
 MOST_LIGHT_NODES = 1000  # addresses 10.77.0.11 to 10.77.3.242
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
 _RESERVED = ("login", "localhost", "default", "all")
-_ABOUT_NAME = "a name of letters, digits, _, . and -"
-Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description=_ABOUT_NAME)]
+Word = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description="a name of letters, digits, _, . and -"),
+]
 Time = Annotated[
     str,
     Meta(
@@ -141,8 +143,7 @@ class Shape(Model, frozen=True, kw_only=True):
     @property
     def is_light(self) -> bool:
         """True if the nodes share the cluster's namespaces."""
-        many = sum(len(expand(group.names)) for group in self.nodes) > MOST_NODES
-        return many if self.light is None else self.light
+        return len(all_nodes(self)) > MOST_NODES if self.light is None else self.light
 
 
 class Plan(Model, frozen=True, kw_only=True):

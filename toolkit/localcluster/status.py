@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,8 +153,7 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
         os.kill(pid, signal.SIGHUP)  # its slurmd registers with the controller
     if not wait:
         return None
-    expected = f"until Slurm calls {node} {'usable' if back else 'down'}"
-    progress.begin("waiting", expected, 5.0 if back else 25.0)
+    progress.begin("waiting", f"until Slurm calls {node} {'usable' if back else 'down'}")
     patience = _NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(all_nodes(shape))
     deadline = time.monotonic() + patience
     state = NodeState()
@@ -238,7 +236,6 @@ def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoRe
         pid = _process_of(paths, node)
         directory = None if is_on_nodes(str(Path.cwd()), started.shared) else "/"
     words = (*prefix(paths, pid, directory), f"TOOLKIT_CLUSTER={name}", *command)
-    sys.stdout.flush()
     shell.become(words, os.environ)
 
 
