@@ -227,16 +227,10 @@ def test_a_cluster_does_not_start_where_others_can_write(public, toolkit, toolki
     sticky = prepared("sticky", owner="root", mode=0o1777)
     assert as_user(USERS[0], "mkdir", "-m", "777", "local", cwd=sticky).returncode == 0
     assert as_user(USERS[0], "ln", "-s", str(public), "link", cwd=sticky).returncode == 0
-    for place, word in (
-        (theirs, "mktemp"),
-        (open_to_all, "chmod o-w"),
-        (sticky, "mktemp"),
-        (sticky / "link", "mktemp"),
-    ):
+    for place in (theirs, open_to_all, sticky, sticky / "link"):
         env = {**toolkit_env, "TOOLKIT_CLUSTER": "local", "TOOLKIT_CLUSTER_DIR": str(place)}
         up = toolkit("cluster", "up", "--nodes", "1", env=env)
         assert up.returncode == 94, (place, up.stderr)
-        assert word in up.stderr
         assert not list((place / "local").glob("etc"))
 
 
