@@ -202,7 +202,7 @@ def _when(at: str) -> str:
 @name_option
 @json_option
 def status(name: str, as_json: bool) -> int:
-    """Show the nodes and daemons of the cluster; `toolkit cluster show` has its partitions.
+    """Show the nodes and daemons of the cluster.
 
     The exit code is 69 if it is not up.
 

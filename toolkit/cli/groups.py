@@ -40,7 +40,7 @@ CLUSTER: Commands = {
         ),
         "status": (
             "cluster:status",
-            "Show the nodes, partitions and daemons of the cluster.",
+            "Show the nodes and daemons of the cluster.",
         ),
         "up": (
             "cluster:up",

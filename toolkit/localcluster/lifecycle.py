@@ -180,8 +180,8 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
 def _environment(paths: Paths) -> dict[str, str]:
     """Return the environment of the daemons: only variables that locate programs and libraries."""
     names = ("HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {**kept, "PATH": access.path(), "SLURM_CONF": str(paths.conf)}
+    passed = {name: os.environ[name] for name in names if name in os.environ}
+    return {**passed, "PATH": access.path(), "SLURM_CONF": str(paths.conf)}
 
 
 def down(name: str, progress: Progress) -> bool:
