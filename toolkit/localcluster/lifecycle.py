@@ -92,9 +92,9 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
     for directory in share:
         if not Path(directory).is_dir() or os.path.realpath(directory) in PRIVATE:
             raise UsageError(
-                f"{directory} is no directory that nodes can share: each has its own /tmp",
+                f"{directory} cannot be shared: each node has its own /tmp",
                 place="--share",
-                next_step="share one that exists, below /tmp: --share /tmp/NAME",
+                next_step="share a directory that exists, below /tmp: --share /tmp/NAME",
             )
     shipped_files = (package_directory(""), shipped("jobs"), shipped("recipes"))
     own = (Path.home(), Path.cwd(), paths.directory, *shipped_files)
