@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit.hostsetup.decide import Facts, adjustments, decide, is_able, needs
+from toolkit.hostsetup.decide import Facts, adjustments, is_able, missing, needs
 from toolkit.hostsetup.install import prevented_from_starting
 
 READY = Facts(
-    codename="bookworm",
     installs=True,
     root=True,
     user="root",
@@ -28,16 +27,19 @@ def machine(**changes: Any) -> Facts:
 
 def test_a_fresh_debian_is_set_up_by_itself():
     facts = machine(runtime=None, missing=SLURM, fuse=False, ids=False)
-    actions = decide(facts)
-    assert [action.kind for action in actions] == ["packages", "apptainer", "fuse", "ids"]
-    assert is_able(facts, actions)
+    assert [text.split()[0] for text in missing(facts)] == [
+        "munge",
+        "apptainer",
+        "/dev/fuse",
+        "root",
+    ]
+    assert is_able(facts)
 
 
 def test_without_root_the_administrator_is_asked_with_the_same_wishes():
     facts = machine(runtime=None, missing=SLURM, root=False, user="kim", ids=False)
-    actions = decide(facts)
-    error = needs(facts, actions, ("accounting", "tests"))
-    assert not is_able(facts, actions)
+    error = needs(facts, ("accounting", "tests"))
+    assert not is_able(facts)
     assert error.exit_code == 72
     assert error.details == (
         "missing: munge slurmctld (a real Slurm on this machine)",
@@ -51,37 +53,37 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes():
 
 def test_on_other_systems_the_packages_are_listed_and_the_rest_is_done():
     facts = machine(installs=False, runtime=None, missing=SLURM)
-    actions = decide(facts)
-    assert not is_able(facts, actions)
+    assert not is_able(facts)
     line = "the equivalent of: apt-get install --no-install-recommends apptainer munge slurmctld"
-    assert needs(facts, actions, ()).details[-1] == f"as root: {line}"
-    assert is_able(facts, adjustments(machine(fuse=False)))
+    assert needs(facts, ()).details[-1] == f"as root: {line}"
+    assert is_able(machine(installs=False, fuse=False))
 
 
 def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there():
     facts = machine(interrupted=True)
-    (action,) = decide(facts)
-    assert (action.kind, action.packages) == ("heal", ())
-    assert is_able(facts, (action,))
+    (text,) = missing(facts)
+    assert "interrupted" in text
+    assert is_able(facts)
+
+
+def test_an_apptainer_that_is_there_is_installed_anew_if_that_is_asked():
+    assert missing(READY) == ()
+    assert missing(machine(updates=True)) == ("newest apptainer (run and build containers)",)
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "last"),
+    ("change", "last"),
     [
-        ({"fuse": False}, "fuse", "chmod 666 /dev/fuse"),
-        ({"ids": False, "user": "a b;c"}, "ids", "apptainer config fakeroot --add 'a b;c'"),
-        ({"unresolved": "fresh"}, "name", r"printf '\n127.0.1.1 %s\n' fresh >> /etc/hosts"),
-        ({"namespaces": False}, "namespaces", "sysctl -w user.max_user_namespaces=15000"),
-        (
-            {"root_exec": False},
-            "capabilities",
-            "apptainer config global --set 'root default capabilities' file",
-        ),
+        ({"fuse": False}, "chmod 666 /dev/fuse"),
+        ({"ids": False, "user": "a b;c"}, "apptainer config fakeroot --add 'a b;c'"),
+        ({"unresolved": "fresh"}, r"printf '\n127.0.1.1 %s\n' fresh >> /etc/hosts"),
+        ({"namespaces": False}, "sysctl -w user.max_user_namespaces=15000"),
+        ({"root_exec": False}, "apptainer config global --set 'root default capabilities' file"),
     ],
 )
-def test_adjustments(change, kind, last):
-    (action,) = adjustments(machine(**change))
-    assert (action.kind, action.by_hand[-1]) == (kind, last)
+def test_adjustments(change, last):
+    (lines,) = adjustments(machine(**change)).values()
+    assert lines[-1] == last
 
 
 def test_daemons_are_kept_from_starting_for_as_long_as_it_takes(tmp_path):

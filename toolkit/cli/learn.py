@@ -127,6 +127,7 @@ def _type(*words: str) -> int:
     type=click.Choice(["accounting", "tests"]),
     help="Install also what sacct (slurmdbd, MariaDB) or the test suite needs.",
 )
+@click.option("--update", is_flag=True, help="Install the newest Apptainer of Debian's unstable.")
 @click.option("--python", metavar="PATH", help="With --on: Python 3.10 or later there.")
 @click.option(
     "--directory", metavar="DIR", help="With --on: where trees and runs go (default: scratch)."
@@ -137,6 +138,7 @@ def setup(
     check: bool,
     dry_run: bool,
     extras: tuple[str, ...],
+    update: bool,
     python: str | None,
     directory: str | None,
 ) -> None:
@@ -154,12 +156,13 @@ def setup(
       toolkit --on neuron setup
       toolkit setup --check
       toolkit setup --with accounting --with tests
+      toolkit setup --update
     """
-    from toolkit.hostsetup.decide import decide, is_able, needs
+    from toolkit.hostsetup.decide import is_able, missing, needs
     from toolkit.hostsetup.facts import read_facts
     from toolkit.hostsetup.install import install
 
-    if (check or dry_run or extras) if login else (python or directory):
+    if (check or dry_run or extras or update) if login else (python or directory):
         cause = "--python and --directory are the options of a set-up with --on, and no others"
         raise UsageError(cause, place="--on")
     if login:
@@ -167,17 +170,17 @@ def setup(
 
         set_up(login, python, directory)
         return
-    facts = read_facts(extras)
-    actions = decide(facts)
-    if actions and (check or not is_able(facts, actions)):
-        raise needs(facts, actions, extras)
-    console.say_all(("missing", action.summary) for action in actions)
-    if actions and dry_run:
+    facts = read_facts(extras, updates=update)
+    texts = missing(facts)
+    if texts and (check or not is_able(facts)):
+        raise needs(facts, extras)
+    console.say_all(("missing", text) for text in texts)
+    if texts and dry_run:
         console.say("", "nothing was done; next: toolkit setup")
         return
-    if actions:
+    if texts:
         with console.Steps() as steps:
-            facts = install(extras, steps)
-        if actions := decide(facts):
-            raise needs(facts, actions, extras)
+            facts = install(extras, steps, updates=update)
+        if missing(facts):
+            raise needs(facts, extras)
     console.fact("ready", f"nothing is missing on this machine (containers: {facts.runtime})")

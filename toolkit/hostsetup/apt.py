@@ -21,9 +21,13 @@ _ALWAYS = (
     "DPkg::Lock::Timeout=600",
     "-o",
     "Acquire::Retries=3",
+    # Settings of the administrator's stay.
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
     "--no-install-recommends",
 )
-_KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 _APT_TARGET = re.compile(
     r"(?P<origin>[^|]*)\|main\|(?P<codename>[^|]*)\|(?P<release>[^|]*)\|"
     r"(?P<site>(?:https?://|file:/)[^|]*)"
@@ -93,7 +97,7 @@ def install(packages: Sequence[str | Path]) -> None:
     Raises:
         CommandFailedError: apt or dpkg failed; with the tail of their output.
     """
-    argv = tuple(map(str, ("apt-get", *_ALWAYS, *_KEEP_SETTINGS, "install", *packages)))
+    argv = tuple(map(str, ("apt-get", *_ALWAYS, "install", *packages)))
     # Not a pipe, which would end apt if we are killed.
     with tempfile.TemporaryFile(mode="w+", errors="replace") as printed:
         process = shell.start(
@@ -128,11 +132,10 @@ def heal(package: str) -> None:
     Raises:
         CommandFailedError: apt or dpkg failed.
     """
-    settings = environment()
     argv = ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]
-    shell.run(argv, env=settings, check=False)
+    shell.run(argv, env=environment(), check=False)
     answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
     if answer.stdout.strip() == "reinstreq":
         purge = ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package]
-        shell.run(purge, env=settings, check=False)
+        shell.run(purge, env=environment(), check=False)
     install(["--fix-broken"])

@@ -23,17 +23,20 @@ from toolkit.localcluster import packages
 _SWITCHES = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
 
 
-def read_facts(extras: Collection[str] = ()) -> Facts:
-    """Return the facts about this machine; ``extras``: also for ``accounting`` or ``tests``."""
+def read_facts(extras: Collection[str] = (), *, updates: bool = False) -> Facts:
+    """Return the facts about this machine.
+
+    Args:
+        extras: what else it is to be ready for: ``accounting`` or ``tests``.
+        updates: the newest Apptainer is wanted.
+    """
     is_root, user = os.geteuid() == 0, pwd.getpwuid(os.geteuid()).pw_name
     system = dict[str, str]()
     with suppress(OSError):  # there is no such file
         system = platform.freedesktop_os_release()
-    codename = system.get("VERSION_CODENAME", "")
     runtime = shell.find_apptainer()
     setuid = runtime is not None and _setuid(runtime)
     return Facts(
-        codename=codename,
         installs=system.get("ID") == "debian"
         and platform.machine() == "x86_64"
         and shell.which("apt-get") is not None,
@@ -41,7 +44,8 @@ def read_facts(extras: Collection[str] = ()) -> Facts:
         user=user,
         toolkit=f"{sys.executable} -m toolkit",
         runtime=runtime,
-        missing=_missing(extras, codename),
+        updates=updates,
+        missing=_missing(extras, system.get("VERSION_CODENAME")),
         interrupted=parts.WORKPLACE.exists(),
         fuse=setuid or _is_fuse_open(),
         ids=_has_ids(user),
@@ -61,7 +65,7 @@ def _has_own_slurm() -> bool:
     return shell.which("sbatch") is not None and (is_used or not is_debians)
 
 
-def _missing(extras: Collection[str], codename: str) -> dict[str, tuple[str, ...]]:
+def _missing(extras: Collection[str], codename: str | None) -> dict[str, tuple[str, ...]]:
     """Return the Debian packages that are missing, by what they are for."""
     slurm = packages.needed("accounting" in extras)
     if has_slurm := _has_own_slurm():  # beside which no other Slurm is installed

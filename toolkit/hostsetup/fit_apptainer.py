@@ -44,12 +44,10 @@ _DYNSYM, _VERSYM, _VERNEED = 11, 0x6FFFFFFF, 0x6FFFFFFE
 _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc 2.36 and later make
 
 
-def fetch(directory: Path, codename: str) -> Path:
+def fetch(directory: Path) -> Path:
     """Download the package, which apt checks against the suite's signed lists, and fit it.
 
-    Args:
-        directory: for apt's files, the package and its contents; created.
-        codename: of this machine's release.
+    ``directory`` is created, for apt's files, the package and its contents.
 
     Raises:
         CommandFailedError: the suite cannot be read, or its signature is wrong or too old.
@@ -57,16 +55,10 @@ def fetch(directory: Path, codename: str) -> Path:
             newer glibc than can be given to them.
     """
     keyring = next((path for path in _KEYRINGS if path.exists()), _KEYRINGS[-1])
-    mirror = apt.debian_mirrors().get(codename)
-    if mirror is None:
-        raise CommandFailedError(
-            f"apt knows no mirror of Debian {codename} here",
-            place="/etc/apt/sources.list",
-            next_step=_BY_HAND,
-        )
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    mirror = apt.debian_mirrors().get(codename, "(apt knows no mirror)")
     for name in ("lists/partial", "cache/archives/partial", "deb"):
         (directory / name).mkdir(parents=True)
-    shell.run(["chmod", "-R", "u=rwX,go=rX", directory])  # whatever our umask is
     shell.run(["chown", "-R", "_apt", directory])  # as whom apt downloads
     (directory / "status").touch()
     (directory / "sources.list").write_text(f"deb [signed-by={keyring}] {mirror} {SUITE} main\n")
@@ -112,7 +104,7 @@ def _fitted(package: Path, tree: Path, codename: str) -> Path:
     shell.run(["dpkg-deb", "-R", package, tree])
     files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
     glibc = platform.libc_ver()[1]
-    if not [path for path in files if _fit_program(path, numbers(glibc), codename)]:
+    if not [path for path in files if _fit_program(path, numbers(glibc))]:
         return package
     control = tree / "DEBIAN/control"
     control.write_text(fit_control(control.read_text(), codename, glibc))
@@ -129,14 +121,14 @@ def fit_control(control: str, codename: str, glibc: str) -> str:
     return re.sub(r"\blibc6 \(>= [^()]{0,60}\)", f"libc6 (>= {glibc})", versioned)
 
 
-def _fit_program(path: Path, glibc: tuple[int, ...], codename: str) -> bool:
+def _fit_program(path: Path, glibc: tuple[int, ...]) -> bool:
     """Fit a file in place if it is a program; return whether it had to be."""
     data = path.read_bytes()
     try:
         fitted = retarget(data, glibc) if data[:4] == _ELF[:4] else data
     except ValueError as error:
         raise NeedsInstallError(
-            f"Debian's {PACKAGE} of today does not fit {codename}: {path.name} {error}",
+            f"Debian's {PACKAGE} of today does not fit this Debian: {path.name} {error}",
             place=path.name,
             next_step=_BY_HAND,
         ) from error

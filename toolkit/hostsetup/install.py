@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.hostsetup import apt, fit_apptainer, parts
-from toolkit.hostsetup.decide import Facts, adjustments, decide
+from toolkit.hostsetup.decide import Facts, adjustments, packages
 from toolkit.hostsetup.facts import read_facts
 from toolkit.shell import Progress, interrupted_by_signals
 
@@ -33,15 +33,15 @@ _SERVICES = {
     "slurmd": ("slurmd",),
     "slurmdbd": ("slurmdbd",),
 }
-_DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
-def install(extras: Collection[str], progress: Progress) -> Facts:
+def install(extras: Collection[str], progress: Progress, *, updates: bool = False) -> Facts:
     """Make this machine ready, as far as it can be; return the facts of the machine afterwards.
 
     Args:
         extras: what is installed too: ``accounting`` or ``tests``.
         progress: shows the steps.
+        updates: install the newest Apptainer.
 
     Raises:
         CommandFailedError: a step failed; the next call goes on from there.
@@ -52,13 +52,12 @@ def install(extras: Collection[str], progress: Progress) -> Facts:
         if was_interrupted:
             with prevented_from_starting():
                 apt.heal(fit_apptainer.PACKAGE)
-        facts = read_facts(extras)
-        packages = {package for action in decide(facts) for package in action.packages}
-        if packages:
-            _install_packages(sorted(packages), facts, progress)
-        for action in adjustments(read_facts(extras)):
-            progress.begin(action.kind, action.summary)
-            for line in action.by_hand:
+        facts = read_facts(extras, updates=updates)
+        if names := packages(facts):
+            _install_packages(names, facts, progress)
+        for summary, lines in adjustments(read_facts(extras)).items():
+            progress.begin("adjust", summary)
+            for line in lines:
                 shell.run(["bash", "-c", line], timeout=60)
             progress.end()
     return read_facts(extras)
@@ -79,20 +78,19 @@ def _workplace() -> Iterator[None]:
         shutil.rmtree(parts.WORKPLACE)
 
 
-def _install_packages(packages: list[str], facts: Facts, progress: Progress) -> None:
+def _install_packages(names: list[str], facts: Facts, progress: Progress) -> None:
     progress.begin("lists", "apt's package lists", expected=6)
     apt.update()
     files: tuple[Path, ...] = ()
-    if facts.runtime is None and apt.candidate(fit_apptainer.PACKAGE):
-        packages = [*packages, fit_apptainer.PACKAGE]
-    elif facts.runtime is None:
-        fitted = f"apptainer of Debian's {fit_apptainer.SUITE}, for {facts.codename}"
-        progress.begin("fetch", fitted, expected=15)
-        files = (fit_apptainer.fetch(parts.WORKPLACE / "rolling", facts.codename),)
-    progress.begin("install", ", ".join(packages))
+    if facts.needs_apptainer and apt.candidate(fit_apptainer.PACKAGE) and not facts.updates:
+        names = [*names, fit_apptainer.PACKAGE]
+    elif facts.needs_apptainer:
+        progress.begin("fetch", f"apptainer of Debian's {fit_apptainer.SUITE}", expected=15)
+        files = (fit_apptainer.fetch(parts.WORKPLACE / "rolling"),)
+    progress.begin("install", ", ".join(names))
     with prevented_from_starting():
-        apt.install([*packages, *files])
-        keep_off_at_boot(packages)
+        apt.install([*names, *files])
+        keep_off_at_boot(names)
     progress.end()
 
 
@@ -104,7 +102,7 @@ def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
     """
     is_ours = not policy.exists() or MARK in policy.read_text(errors="replace")
     if is_ours:
-        policy.write_text(_DENY)
+        policy.write_text(f"#!/bin/sh\n{MARK}\nexit 101\n")
         policy.chmod(0o755)
     try:
         yield
@@ -119,8 +117,5 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
     They were just installed: a service in use is never among them.
     """
     for service in (name for package in packages for name in _SERVICES.get(package, ())):
-        # A package that knows systemd only has units with an ending.
-        is_unit = "." in service
-        argv = ("systemctl", "disable", service) if is_unit else ("update-rc.d", service, "disable")
-        if shell.which(argv[0]):
-            shell.run(argv, check=False)
+        if shell.which("systemctl"):
+            shell.run(("systemctl", "disable", service), check=False)

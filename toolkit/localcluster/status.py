@@ -263,6 +263,6 @@ def _find(paths: Paths, name: str, place: str | None = None) -> tuple[Shape, Nod
             place=place,
             choices=nodes,
             value=name,
-            next_step="toolkit cluster status",
+            next_step=f"toolkit cluster status; one of {', '.join([*nodes][:8])}",
         )
     return shape, nodes[name]
