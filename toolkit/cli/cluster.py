@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     """
     able = soonest(partitions)
     rows = [
-        (partition.settings.name, _when(partition.start.at), partition.start.nodes)
+        (partition.settings.name, partition.start.at.replace("T", " "), partition.start.nodes)
         for partition in able
         if partition.start
     ]
@@ -188,14 +188,6 @@ def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)
     if able:
         yield f"next: toolkit run --partition {able[0].settings.name} ..."
-
-
-def _when(at: str) -> str:
-    try:
-        soon = datetime.fromisoformat(at) <= datetime.now() + timedelta(minutes=1)
-    except ValueError:
-        soon = False
-    return "now" if soon else at.replace("T", " ")
 
 
 @click.command("status")
