@@ -268,7 +268,7 @@ def test_what_a_site_says_against_itself():
     site = Site(
         name="x",
         comment=CommentRule(words=("a",), example="b"),
-        required={"mem": OptionRule(why="w"), "oversubscribe": OptionRule(why="w")},
+        required={"mem": OptionRule(why="w")},
         forbidden={"mem": OptionRule(why="w")},
         partitions={"p": SitePartition(nodes="g[01")},
         defaults={"ndoes": 1, "partition": "mian"},
@@ -277,7 +277,6 @@ def test_what_a_site_says_against_itself():
     assert found == {
         "comment.example": True,
         "required.mem": True,
-        "required.oversubscribe": False,
         "partitions.p.nodes": True,
         "defaults.ndoes": True,
         "defaults.partition": True,

@@ -254,12 +254,6 @@ def within(site: Site) -> Iterator[Difference]:
     rule, options = site.comment, field_names(Job)
     if rule and rule.example and (broken := comment_problem(rule, rule.example)):
         yield Difference("comment.example", f"it breaks its own rule: {broken}")
-    rules = {f"required.{option}": option for option in site.required}
-    rules |= {f"forbidden.{option}": option for option in site.forbidden}
-    for key, option in rules.items():
-        if option.replace("-", "_") not in options:
-            text = f"toolkit run has no --{option}: the rule has no effect"
-            yield Difference(key, text, wrong=False)
     for option in sorted(set(site.required) & set(site.forbidden)):
         yield Difference(f"required.{option}", "it is forbidden as well")
     for name, partition in site.partitions.items():
