@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.recipe.bases import Debootstrap, Definition
-from toolkit.images.recipe.block import CHECKS, SOURCES, WHEELS
+from toolkit.images.recipe.bases import Debootstrap
+from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.plan import STEP, Plan, Step
 from toolkit.images.recipe.quoting import quote_expanding, quote_word, to_plain_text
 
@@ -66,9 +66,6 @@ def _comment(plan: Plan) -> Iterator[str]:
     )
     yield "# It can be built without toolkit, by root, or by a user with --fakeroot:"
     yield "#"
-    if isinstance(plan.base, Definition):
-        sif = plan.base.output().header[-1].removeprefix("From: ")
-        yield to_plain_text(f"#     apptainer build {sif} {plan.base.path}")
     yield f"#     apptainer build {argument}{name}.sif {name}.def"
     yield "#"
     yield (
@@ -76,13 +73,6 @@ def _comment(plan: Plan) -> Iterator[str]:
         "pip.conf, apt.conf, ca-certificates.crt."
     )
     yield "# Nothing has to be there, and nothing of it stays in the image."
-    sources = {step.name: step.source for step in plan.steps if step.source}
-    if sources:
-        yield "#"
-        yield "# Some steps copy files that lie beside the recipe:"
-        yield "#"
-        for name, source in sources.items():
-            yield f"#     --bind {to_plain_text(source.shown)}:{SOURCES}/{name}"
     if plan.dropped:
         yield "#"
         yield f"# The base has these steps of the recipe already: {', '.join(plan.dropped)}."
