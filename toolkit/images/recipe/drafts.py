@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from toolkit.errors import UnknownImageError, UsageError
+from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.catalogue import Release
-from toolkit.images.recipe.names import list_features, list_recipes
+from toolkit.images.recipe.names import list_recipes
 from toolkit.model.base import toml_value
 
 
@@ -29,20 +29,9 @@ def draft(
         cwd: the directory that a relative path of a SIF is from.
 
     Raises:
-        UsageError: A feature is unknown; names the nearest.
         UnknownImageError: The base is unknown; names the nearest.
     """
     wanted = tuple(dict.fromkeys(wanted_features))
-    choices = ("horovod", *list_features())
-    wrong = next((feature for feature in wanted if feature not in choices), None)
-    if wrong is not None:
-        raise UsageError(
-            f"there is no feature {wrong}",
-            place="--with",
-            choices=choices,
-            value=wrong,
-            next_step=f"one of {', '.join(choices)}",
-        )
     release = catalogue.find_by_name(origin)
     features = [feature for feature in wanted if feature != "horovod"]
     lines = [
