@@ -181,6 +181,7 @@ class Block(Model, frozen=True, kw_only=True):
 
 DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")
 REQUIREMENT = re.compile(r"\s*[^\s-]")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 ABSOLUTE = re.compile(r"/")
 _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 

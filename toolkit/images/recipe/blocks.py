@@ -10,6 +10,7 @@ from toolkit.images.recipe.block import (
     DOCKER_VARIABLES,
     REQUIREMENT,
     SOURCES,
+    VARIABLE,
     VENV,
     Block,
     CheckCall,
@@ -31,7 +32,6 @@ from toolkit.images.recipe.quoting import (
     quote_word,
     quote_words,
     require_expanding,
-    require_variables,
 )
 
 _LEFT_OUT = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.*/+-]*\Z")
@@ -169,7 +169,12 @@ class Env(Block, frozen=True, kw_only=True):
     build: bool = False
 
     def __post_init__(self) -> None:
-        require_variables(self.variables, self.expand)
+        require_all(self.variables, VARIABLE, "name of a variable")
+        unknown = {*self.expand} - self.variables.keys()
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is to be expanded, and not among the variables")
+        for name in self.expand:
+            require_expanding(self.variables[name])
 
     def output(self) -> Step:
         """Return what the definition gets from this step."""

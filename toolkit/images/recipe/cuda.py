@@ -12,6 +12,7 @@ from typing import Literal
 from toolkit.images.recipe.block import (
     INSTALL,
     REQUIREMENT,
+    VARIABLE,
     WHEELS,
     Block,
     CheckCall,
@@ -161,7 +162,7 @@ class Wheel(Block, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_all((*self.packages, *self.requires), REQUIREMENT, "requirement of pip")
-        require_all(self.variables, re.compile(r"[A-Z_][A-Z0-9_]*\Z"), "name of a variable")
+        require_all(self.variables, VARIABLE, "name of a variable")
         require_step_names(self.name)
 
     def output_on(self, ground: Ground) -> Step:

@@ -12,7 +12,7 @@ of the image completes it. A dollar sign itself is ``\$``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 
 from toolkit.quoting import comment, shell
 
@@ -20,7 +20,6 @@ _EXPANDING = re.compile(r'(?:[^\\$"`]|\\.|\$\{?[A-Za-z_])*\Z')
 _SPECIAL = re.compile(r'[\\"$`]')
 _LITERAL = re.compile(r"(?:[^\\$]|\\.)*\Z")
 _ESCAPED = re.compile(r'\\([\\"$`])')
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _part_braces(quoted: str, between: str) -> str:
@@ -75,19 +74,3 @@ def require_expanding(text: str) -> None:
         raise ValueError(
             f"{text!r} is no text with variables: write ${{NAME}}, and \\ before $, a quote or `"
         )
-
-
-def require_variables(variables: Mapping[str, str], expand: Collection[str]) -> None:
-    """Raise for names that no variable can have, and for values that no shell can expand.
-
-    Raises:
-        ValueError: A name or a value is invalid, or a variable that shall be expanded is unknown.
-    """
-    wrong = next((name for name in variables if not _VARIABLE.match(name)), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong!r} cannot be the name of a variable")
-    unknown = next((name for name in expand if name not in variables), None)
-    if unknown is not None:
-        raise ValueError(f"{unknown!r} is to be expanded, and is not among the variables")
-    for name in expand:
-        require_expanding(variables[name])
