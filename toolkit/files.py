@@ -148,8 +148,8 @@ def _read(
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """Return the error for ``path``, with the line of the key if one line alone begins with it."""
     name = re.escape(error.key.rpartition(".")[2])
-    begin = re.compile(rf"""\s*\[*["']?{name}["']?\s*[=\]]""")
-    lines = [number for number, row in enumerate(text.splitlines(), 1) if begin.match(row)]
+    begin = re.compile(rf"""\[*["']?{name}["']?\s*[=\]]""")
+    lines = [number for number, row in enumerate(text.splitlines(), 1) if begin.match(row.lstrip())]
     line = error.line or (lines[0] if len(lines) == 1 else 0)
     place = f"{path}:{line}" if line else str(path)
     return ConfigError(
