@@ -20,7 +20,7 @@ from packaging.version import VERSION_PATTERN
 from uv import find_uv_bin
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError
+from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.images.recipe.names import is_file_name, normalize_name
 from toolkit.images.registry import web
 from toolkit.model.base import Model, toml
@@ -140,18 +140,22 @@ class Index(Model, frozen=True, kw_only=True):
 
     def _parse(self, text: str) -> Iterator[File]:
         """Yield the files that a lock of uv names (PEP 751) and that may be used here."""
-        packages: Any = toml(text).get("packages", ())
-        for package in packages:
-            for artifact in (*package.get("wheels", ()), package.get("sdist", {})):
-                url = artifact.get("url", "")
-                file = File(
+        try:
+            packages: Any = toml(text).get("packages", ())
+            files = [
+                File(
                     package=normalize_name(package["name"]),
-                    name=unquote(urlsplit(url).path.rpartition("/")[2]),
-                    url=url,
-                    sha256=artifact.get("hashes", {}).get("sha256", ""),
+                    name=unquote(urlsplit(artifact["url"]).path.rpartition("/")[2]),
+                    url=artifact["url"],
+                    sha256=artifact["hashes"].get("sha256", ""),
                 )
-                if is_file_name(file.name) and self._is_usable(file):
-                    yield file
+                for package in packages
+                for artifact in (*package.get("wheels", ()), package.get("sdist"))
+                if artifact
+            ]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise MalformedInputError(f"uv wrote no lock: {error!r}", place="uv") from None
+        yield from (file for file in files if is_file_name(file.name) and self._is_usable(file))
 
     def _is_usable(self, file: File) -> bool:
         """Return whether a file has a hash and may be read.
