@@ -90,7 +90,7 @@ def test_mirrors_of_the_project_and_of_the_environment(tmp_path, monkeypatch):
             read_mirrors()
         assert refused.value.place == "TOOLKIT_REGISTRIES"
     settings.write_text('[registries]\n"nvcr.io" = "http://mirror.site"\n')
-    with pytest.raises(ConfigError, match="is not a registry") as raised:
+    with pytest.raises(ConfigError, match="name of a registry") as raised:
         read_mirrors()
     assert "toolkit.toml, key registries" in str(raised.value.place)
 

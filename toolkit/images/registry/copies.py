@@ -12,14 +12,7 @@ import shutil
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import (
-    NO_SPACE,
-    CommandFailedError,
-    ForbiddenError,
-    ImageMissingError,
-    NoSpaceError,
-    UsageError,
-)
+from toolkit.errors import CommandFailedError, ImageMissingError, UsageError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.host.mutex import hold_image, lock_path
 from toolkit.images.host.workspace import MARKER, PREFIX, workspace
@@ -32,22 +25,18 @@ from toolkit.units import human_size
 
 _PATIENCE = 6 * 3600.0  # seconds
 # Reads the image from its input. The marker is that of a build, so that a build or a prune there
-# removes in the end what is left if that machine is switched off. Exit codes: 3, another file
-# arrived; 4, it could not be named.
+# removes in the end what is left if that machine is switched off.
 _RECEIVE = """\
 scratch={scratch}
 mkdir -m 700 "$scratch" || exit
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 touch "$scratch/{marker}" && cat > "$scratch/sif" || exit
-test "$(sha256sum < "$scratch/sif" | cut -d' ' -f1)" = {digest} || exit 3
+test "$(sha256sum < "$scratch/sif" | cut -d' ' -f1)" = {digest} ||
+    {{ echo 'what arrived differs from what was sent' >&2; exit 1; }}
 chmod {mode:o} "$scratch/sif" && exec 9>> {lock} && flock -w 3000 9 &&
-    mv -f -- "$scratch/sif" {target} && {forget} || exit 4
+    mv -f -- "$scratch/sif" {target} && {forget}
 """
-_FAILURES = {
-    3: "what arrived on {host} differs from what was sent",
-    4: "{name} could not be named on {host}",
-}
 
 
 def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
@@ -80,12 +69,7 @@ def _copy_here(path: Path, directory: Path, progress: Progress, mode: int) -> No
     target = directory / path.name
     with workspace(directory) as place:
         progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-        try:
-            shutil.copyfile(path, place.sif)
-        except OSError as error:
-            kind = NoSpaceError if error.errno in NO_SPACE else ForbiddenError
-            reason = f"{path.name} cannot be written: {error.strerror or error}"
-            raise kind(reason, place=str(directory)) from None
+        shutil.copyfile(path, place.sif)
         if hash_file(place.sif) != hash_file(path):
             raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
         progress.end()
@@ -117,9 +101,8 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
         words = ["ssh", "-o", "BatchMode=yes", host, script]
         done = shell.run(words, stdin=stream.fileno(), check=False, timeout=_PATIENCE)
         if not done.ok:
-            reason = _FAILURES.get(done.returncode, "{name} could not be sent to {host}")
             raise CommandFailedError(
-                reason.format(name=path.name, host=host),
+                f"{path.name} could not be sent to {host}",
                 place=f"{host}:{directory}",
                 details=done.tail(),
                 next_step=f"ssh {host} ls -a {quoted(directory)}",

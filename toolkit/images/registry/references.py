@@ -72,16 +72,12 @@ def parse(text: str) -> Reference:
     path, _, tag = path.partition(":")
     if registry == DEFAULT_REGISTRY and "/" not in path:
         path = f"library/{path}"
-    for part, pattern, what in (
-        (registry, _REGISTRY, "name of a registry"),
-        (path, _PATH, "name of a repository"),
-    ):
+    parts = [(registry, _REGISTRY, "name of a registry"), (path, _PATH, "name of a repository")]
+    parts += [(tag, _TAG, "tag")] if tag else []
+    parts += [(digest, _DIGEST, "digest")] if "@" in text else []
+    for part, pattern, what in parts:
         if not pattern.match(part):
             raise ValueError(f"{text!r} is not an image reference: {part!r} is not a {what}")
-    if tag and not _TAG.match(tag):
-        raise ValueError(f"{text!r} is not an image reference: {tag!r} is not a tag")
-    if ("@" in rest or "@" in text) and not _DIGEST.match(digest):
-        raise ValueError(f"{text!r} is not an image reference: {digest!r} is not a digest")
     return Reference(
         registry=registry, path=path, tag=tag or ("" if digest else "latest"), digest=digest
     )
@@ -129,9 +125,7 @@ def check_mirrors(mirrors: Mapping[str, str]) -> dict[str, str]:
     """
     checked = {name.rstrip("/"): target.rstrip("/") for name, target in mirrors.items()}
     for place in (*checked, *checked.values()):
-        registry, slash, path = place.partition("/")
-        is_host = "." in registry or ":" in registry or registry == "localhost"
-        if not is_host or not _REGISTRY.match(registry) or (slash and not _PATH.match(path)):
+        if parse(f"{place}/image").registry != place.partition("/")[0]:
             raise ValueError(
                 f"{place!r} is not a registry: write mirror.site or mirror.site:5000, with a path"
                 " behind it if there is one"
