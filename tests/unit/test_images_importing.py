@@ -97,6 +97,7 @@ def test_what_is_not_carried_is_named_and_nothing_else(tmp_path):
     lines = [line for line in done.output.splitlines() if line.startswith("left out")]
     assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [
         ["4:", "ARG"],
+        ["12:", "USER"],
         ["13:", "CMD"],
     ]
 

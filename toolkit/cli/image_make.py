@@ -229,8 +229,7 @@ def _file_of(origin: str, directory: Path) -> str:
 def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     """Convert a Dockerfile or a Singularity definition to a recipe.
 
-    What a recipe cannot hold is listed, with what to do instead. Steps begin in / as root, whatever
-    the base image says.
+    What a recipe cannot hold is listed, with what to do instead.
 
     \b
     Examples:

@@ -44,11 +44,10 @@ def import_file(path: Path, files: Path) -> tuple[str, list[UnsupportedLine]]:
         raise ConfigError(reason, place=str(path))
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {files.stem}.toml",
-        "# Steps begin in / as root, whatever the base image says: WORKDIR and USER change that.",
         f"summary = {toml_value(f'from {path.name}')}",
         "",
         "[base]",
         *(f"{key} = {toml_value(value)}" for key, value in imported.base.items()),
         *(line for step in imported.steps for line in format_step(step)),
     ]
-    return "\n".join(lines) + "\n", imported.unsupported
+    return "\n".join(lines) + "\n", sorted(imported.unsupported, key=lambda entry: entry.line)

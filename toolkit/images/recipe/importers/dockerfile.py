@@ -33,6 +33,12 @@ ALTERNATIVES = {
     "VOLUME": "bind a directory when the job runs: --bind",
 }
 _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
+# Images that begin in / as root, by repository.
+_PLAIN_BASES = re.compile(
+    r"(docker\.io/)?(library/)?(debian|ubuntu|alpine|python|fedora|centos|rockylinux|almalinux"
+    r"|busybox|gcc|buildpack-deps|continuumio/miniconda3|condaforge/miniforge3|nvidia/cuda"
+    r"|amazonlinux|archlinux|r-base)|nvcr\.io/nvidia/cuda"
+)
 # No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
 # image, sets them.
 _NEVER_SET = {"HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD"}
@@ -73,7 +79,9 @@ class DockerfileImport:
         self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
         self._as_user = ""
+        self._user_line: Instruction | None = None
         self._program: tuple[str, ...] = ("/bin/sh", "-c")
+        self._is_plain = False  # the base is known to begin in / as root
 
     def run(self, text: str) -> None:
         """Import everything.
@@ -87,6 +95,11 @@ class DockerfileImport:
             except ValueError as error:
                 place = f"{self.path}:{instruction.line}"
                 raise ConfigError(f"{instruction.shown}: {error}", place=place) from None
+        if self._user_line and self._as_user.partition(":")[0] not in ("", "root", "0"):
+            self._report(
+                self._user_line,
+                "nothing: its commands ran as this user, and a job runs as the user who started it",
+            )
         commands = [step for step in self.steps if step["block"] == "shell"]
         if commands:
             # NVIDIA's images have conflicts of their own.
@@ -109,6 +122,15 @@ class DockerfileImport:
         self.unsupported.append(
             UnsupportedLine(line=instruction.line, text=instruction.shown, instead=instead)
         )
+
+    def _report_assumed_base(self, instruction: Instruction) -> None:
+        if not self._is_plain:
+            self._is_plain = True
+            self._report(
+                instruction,
+                "the base image may begin in another directory than /, or as another user: "
+                "then write WORKDIR and USER first",
+            )
 
     def _add_step(self, instruction: Instruction, block: str, **options: Any) -> None:
         self.steps.append({"block": block, "name": f"line-{instruction.line}", **options})
@@ -146,9 +168,11 @@ class DockerfileImport:
                 "release": release.release,
             }
             self.steps.append({"block": "workdir", "path": "/workspace"})  # where these begin
+            self._is_plain = True
             return
         image, _, digest = reference.partition("@")
         self.base = {"kind": "docker", "image": image, **({"digest": digest} if digest else {})}
+        self._is_plain = bool(_PLAIN_BASES.fullmatch(image.rpartition(":")[0] or image))
 
     def _arg(self, instruction: Instruction) -> None:
         for word in split_words(instruction.text):
@@ -206,10 +230,14 @@ class DockerfileImport:
 
     def _workdir(self, instruction: Instruction) -> None:
         path = posixpath.normpath(self._expand(instruction.text))
+        if not path.startswith("/"):
+            self._report_assumed_base(instruction)
         self._add_step(instruction, "workdir", path=path)
+        self._is_plain = True  # from here on the directory is the file's own
 
     def _user(self, instruction: Instruction) -> None:
         self._as_user = self._expand(instruction.text.strip())
+        self._user_line = instruction
 
     def _shell(self, instruction: Instruction) -> None:
         if not instruction.words:
@@ -218,6 +246,7 @@ class DockerfileImport:
 
     def _run(self, instruction: Instruction) -> None:
         _require_flags(instruction)
+        self._report_assumed_base(instruction)
         options: dict[str, Any] = {"user": self._as_user} if self._as_user else {}
         if instruction.words:
             options["program"] = list(instruction.words)
@@ -239,6 +268,8 @@ class DockerfileImport:
         if len(words) < 2:
             raise ValueError("it needs a source and a target")
         target = self._expand(words.pop())
+        if not target.startswith("/"):
+            self._report_assumed_base(instruction)
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         path = f"{target.rstrip('/')}/" if into else target
         sources = [
