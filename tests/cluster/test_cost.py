@@ -26,7 +26,7 @@ BUSY = """\
 import time
 data = bytearray(400_000_000)
 end = time.time() + 12
-while time.time() < end: pass
+while time.time() < end or time.process_time() < 2: pass
 """
 
 
@@ -71,7 +71,7 @@ def test_a_report_and_the_usage_are_what_sacct_says(
     job, step = rows[number], rows[f"{number}.0"]
     minutes, seconds = job[3].split(":")
     cpu_seconds = int(minutes) * 60 + float(seconds)
-    assert 5 < cpu_seconds < 4 * 20, "four ranks on two cores for 12 s"
+    assert cpu_seconds > 4 * 1.9, "four ranks took two seconds each"
     assert told["cpu_share"] == pytest.approx(cpu_seconds / (int(job[1]) * int(job[2])))
     total, largest = (int(re.findall(r"mem=(\d+)", step[at])[0]) for at in (5, 6))
     assert total >= 4 * 400_000_000
