@@ -177,17 +177,6 @@ def test_the_pmi_that_both_speak(offered, spoken, chosen):
     assert of({"launcher": "horovod-gloo"}, manifest=manifest, facts=facts).launch.mpi is None
 
 
-@pytest.mark.parametrize(
-    ("outside", "is_warned"),
-    [("4.1.4", False), ("4.0.2", False), ("5.0.1", False), ("3.1.0", True)],
-)
-def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(outside, is_warned):
-    said = Verdict(name="openmpi", outcome="passed", detail="Open MPI 4.1.4 speaks pmix")
-    facts = replace(FACTS, mpirun=f"mpirun (Open MPI) {outside}")
-    decided = of({"launcher": "mpirun"}, manifest=replace(image(), verified=(said,)), facts=facts)
-    assert any("Open MPI" in warning for warning in decided.warnings) is is_warned
-
-
 def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of():
     job = {"launcher": "tensorflow", "ntasks_per_node": None}
     alone, spread = map(of_tensorflow, ("MirroredStrategy", "MultiWorkerMirroredStrategy"))
