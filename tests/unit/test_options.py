@@ -16,7 +16,7 @@ from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.base import from_json, from_toml, to_json
-from toolkit.model.case import Case, Source
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.run import Plan
 from toolkit.model.site import Facts, Site
@@ -125,7 +125,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # what is no sweep, and no array
     *(({"sweep": (text,)}, "--sweep", "NAME=VALUE") for text in ("lr", "lr=", "lr=1,,2", 'lr="1', "lr=1\n2")),
     *(({"sweep": texts}, "--sweep", "twice") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),
-    ({"sweep": ("gpus=1,2,4",)}, "--sweep", "the same nodes, GPUs and time"),
     ({"sweep": ("lr=1,2",), "array": "0,2"}, "--array", "no point 2"),
     ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "--nodes", "fixed number of nodes"),
     ({"sweep": tuple(f"{name}={MANY}" for name in "abc")}, "--sweep", "the sweep has 1000000000 points; the limit is 10000"),
@@ -373,13 +372,6 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each():
         ("--lr=-0.01", "--tag", "c", "-x", "1"),
     ]
     assert decided.points[3].values == (("lr", "-0.01"), ("tag", "c"), ("x", "1"))
-
-
-def test_a_sweep_is_compared_with_the_arguments_that_the_script_has():
-    source = Source(python=True, options={"--gpus": True, "--lr": True})
-    assert planned({"sweep": ("gpus=1,2",)}, source=source).warnings == ()
-    (warning,) = planned({"sweep": ("lrr=1,2",)}, source=source).warnings
-    assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
 
 
 def test_salloc_gets_the_options_that_it_has_within_the_sites_limit():

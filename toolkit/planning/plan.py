@@ -114,10 +114,8 @@ def _swept(case: Case) -> tuple[Case, tuple[Point, ...]]:
         return case, ()
     from toolkit.planning import sweep  # few jobs have one
 
-    findings = list(sweep.findings(job, case.source))
-    case = case.with_findings(*findings)
-    if any(not finding.is_warning for finding in findings):
-        return case, ()
+    if findings := list(sweep.findings(job)):
+        return case.with_findings(*findings), ()
     points = sweep.points(job)
     last = f"-{len(points) - 1}" if len(points) > 1 else ""
     array = f"0{last}" if points and job.array is None else job.array

@@ -12,25 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.model.case import Source
 from toolkit.model.job import Job
 from toolkit.model.run import Point
 from toolkit.slurm.hostlist import LAST_TASK, task_ranges
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
-# Settings that are the same for all elements of an array.
-_RESOURCES = (
-    "nodes",
-    "gpus",
-    "gpus-per-node",
-    "ntasks-per-node",
-    "cpus-per-task",
-    "mem",
-    "time",
-    "partition",
-    "image",
-)
 
 
 def axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -102,7 +89,7 @@ def _words(name: str, value: str) -> tuple[str, ...]:
     return flag, value
 
 
-def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
+def findings(job: Job) -> Iterator[ToolkitError]:
     """Yield what is wrong with a job's array and with its sweep."""
     array = "" if job.array is None else str(job.array)
     numbers, _, at_once = array.strip("[]").partition("%")
@@ -123,17 +110,6 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
     if not parsed:
         return
     count = math.prod(map(len, parsed.values()))
-    for name, values in parsed.items():
-        if name in _RESOURCES and not source.option(name):
-            command = f"toolkit run --detach --{name} ${name} ..."
-            yield UsageError(
-                f"{name} is not an argument of the script, and all points of a sweep run with the "
-                "same nodes, GPUs and time",
-                place="--sweep",
-                next_step="submit a job for each value: "
-                f"for {name} in {' '.join(values)}; do {command}; done; "
-                f"if the script has such an argument: --sweep=--{name}=...",
-            )
     if count > _MAX_POINTS:
         yield UsageError(
             f"the sweep has {count} points; the limit is {_MAX_POINTS}",
@@ -154,13 +130,3 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
             place="--array",
             next_step=f"--array 0-{count - 1}",
         )
-    for name in parsed:
-        flag = name if name.startswith("-") else f"--{name}"
-        if source.options and flag not in source.options:
-            yield UsageError(
-                f"the script has no option {flag}",
-                place=f"--sweep {flag.lstrip('-')}",
-                choices=source.options,
-                value=flag,
-                is_warning=True,
-            )
