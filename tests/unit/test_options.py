@@ -114,14 +114,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (ON_4 | {"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
     ({"gpus": "a100:2", "ntasks_per_node": None}, "--gpus", "has no GPUs of type 'a100'"),
     ({"gpus_per_node": "v100:3", "ntasks_per_node": None}, "--gpus-per-node", "has 2 GPUs (v100), 3 were asked for"),
-    ({"gpus": "v100:4", "gpus_per_node": "a100:2", "ntasks_per_node": None}, "--gpus", "name two types"),
+    ({"gpus": "v100:4", "gpus_per_node": "a100:2", "ntasks_per_node": None}, "--gpus", "gives a100:4 GPUs, --gpus asks for v100:4"),
     ({"mem": "5G"}, "--mem", "has 4000 MB of memory per node, 5120 were asked for"),
     ({"mem": "4001"}, "--mem", "4001"),
     # what could not go back into the queue
     ({"requeue": True, "signal": "USR1@60"}, "--signal", "--requeue needs USR1 or USR2"),
     ({"requeue": True, "signal": "B:TERM@60"}, "--signal", "USR1 or USR2"),
     ({"requeue": True, "signal": "B:USR1@60", "time": "2"}, "--signal", "as soon as it runs"),
-    ({"max_requeues": 3}, "--max-requeues", "no effect without --requeue"),
     # what is no sweep, and no array
     *(({"sweep": (text,)}, "--sweep", "NAME=VALUE") for text in ("lr", "lr=", "lr=1,,2", 'lr="1', "lr=1\n2")),
     *(({"sweep": texts}, "--sweep", "twice") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),

@@ -160,21 +160,6 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path):
         assert words in printed
 
 
-@pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])
-def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(script, warned):
-    """What the warning says is so: a shell that begins with a signal ignored cannot trap it."""
-    decided = decide(
-        make_case(
-            {"requeue": True, "launcher": "none", "ntasks_per_node": 1, "nodes": 1}, script=script
-        )
-    )
-    assert any("cannot trap the signal" in text for text in decided.warnings) == warned
-    shell = "trap '' USR1; exec bash -c 'trap \"echo trapped\" USR1; kill -USR1 $$; true'"
-    assert (
-        subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout == ""
-    )
-
-
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path):
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "squeue": 2})
     job.wait_for("started")

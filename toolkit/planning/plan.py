@@ -446,15 +446,9 @@ def requeueing(job: Job, minutes: int | None) -> Requeue | None:
 
 
 def requeue_findings(case: Case) -> Iterator[ToolkitError]:
-    """Yield the settings that contradict requeueing, and a script that cannot handle its signal."""
-    job, script = case.job, case.target.script
+    """Yield the settings that contradict requeueing."""
+    job = case.job
     if not job.requeue:
-        if job.max_requeues is not None and job.requeue is None:
-            yield UsageError(
-                "--max-requeues has no effect without --requeue",
-                place="--max-requeues",
-                next_step="add --requeue",
-            )
         return
     match = _SIGNAL.match(job.signal or "B:USR1")
     if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
@@ -472,14 +466,6 @@ def requeue_findings(case: Case) -> Iterator[ToolkitError]:
             place="--signal",
             next_step="give a longer --time, or a signal nearer to the end: "
             "--signal B:USR1@SECONDS",
-        )
-    # Ranks start with the signal ignored, so that it ends no rank that does not handle it, and
-    # POSIX lets no shell trap a signal that was ignored when the shell started.
-    if script.endswith(".sh"):
-        yield UsageError(
-            f"the shell that runs {script} cannot trap the signal of --requeue: "
-            "handle it in a program that the script starts",
-            is_warning=True,
         )
 
 
@@ -548,16 +534,12 @@ def gpu_findings(job: Job) -> Iterator[ToolkitError]:
     """Yield an error if `--gpus` and `--gpus-per-node` contradict each other."""
     if job.gpus is None or job.gpus_per_node is None:
         return
-    _, nodes = job.node_range
-    total = sum(job.gpus_by_node) or job.most_gpus * nodes
-    per_node, all_gpus = str(job.gpus_per_node), str(job.gpus)
-    types = {text.rpartition(":")[0] for text in (all_gpus, per_node) if ":" in text}
-    if len(types) > 1:
-        cause = f"--gpus-per-node {per_node} and --gpus {all_gpus} name two types of GPU"
-        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
-    elif all_gpus.rpartition(":")[2] != str(total):
-        cause = (
-            f"--gpus-per-node {per_node} on {counted(nodes, 'node')} gives {total} GPUs, "
-            f"--gpus asks for {all_gpus}"
+    total = sum(job.gpus_by_node) or job.most_gpus * job.node_range[1]
+    kind = f"{job.gpu_type}:" if job.gpu_type else ""
+    if str(job.gpus) not in (str(total), f"{kind}{total}"):
+        yield UsageError(
+            f"--gpus-per-node {job.gpus_per_node} gives {kind}{total} GPUs, "
+            f"--gpus asks for {job.gpus}",
+            place="--gpus",
+            next_step="leave --gpus out",
         )
-        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
