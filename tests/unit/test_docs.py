@@ -112,26 +112,6 @@ def test_the_command_lists_and_prints_pages():
     assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
 
 
-@pytest.mark.parametrize("line", pages._COMMANDS.values())
-def test_a_command_that_stands_for_a_page_prints_something(line):
-    done = CliRunner().invoke(cli.cli, line.split()[1:])
-    assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) > 5
-
-
-@pytest.mark.parametrize("topic", pages.topics())
-def test_a_page_fits_a_narrow_terminal(topic):
-    """Only commands, output, tables and words without a blank are wider; nothing is lost."""
-    page = pages.text(topic)
-    filled = pages.wrapped(page, 60)
-    is_code = False
-    for line in filled.split("\n"):
-        is_code ^= line.startswith("```")
-        is_free = is_code or line.startswith(("    ", "#", "```", "|")) or len(line.split()) < 3
-        assert len(line) <= 60 or is_free, line
-    assert filled.split() == page.split()
-
-
 def test_an_unknown_page_names_the_nearest():
     with pytest.raises(UsageError) as caught:
         pages.text("run/pendin")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import click
@@ -35,7 +34,7 @@ def docs(topic: str | None) -> None:
         return
     text = pages.text(topic)
     if console.on_terminal():
-        click.echo_via_pager(pages.wrapped(text, min(shutil.get_terminal_size().columns, 100)))
+        click.echo_via_pager(text)
     else:
         console.document(text)
 
