@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from toolkit.cli.shared import (
     site_option,
 )
 from toolkit.launchers import offered
-from toolkit.model.slurm_options import OPTIONS, OWN, SlurmOption
+from toolkit.model.slurm_options import OWN, SlurmOption
 from toolkit.planning.settings import Layer, named_values
 from toolkit.runtimes import RUNTIMES
 
@@ -64,26 +64,6 @@ _TYPES: dict[str, Any] = {
 _TAKEN = "d"  # toolkit run -d is --detach
 
 
-def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete --env by the environments of a runtime that has named ones."""
-    del param
-    runtime = RUNTIMES.get(ctx.params.get("runtime") or "")
-    names = runtime.environments() if runtime and runtime.environments else ()
-    return [name for name in names if name.startswith(incomplete)]
-
-
-@completion
-def _sbatch_options() -> Iterable[str]:
-    """Return the options that --slurm passes."""
-    return (name for name, option in OPTIONS.items() if not option.refusal and not option.kind)
-
-
-def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete --after."""
-    how, colon, name = incomplete.rpartition(":")
-    return [how + colon + run for run in complete_runs(ctx, param, name)]
-
-
 _OWN_OPTIONS: dict[str, Decorator[Any]] = {
     "image": click.option(
         "--image",
@@ -123,7 +103,6 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         "--env",
         metavar="K=V|NAME",
         multiple=True,
-        shell_complete=_environments,
         help="Set a variable for every rank, or pass one of this shell on; repeatable. "
         "With --runtime conda also: the environment, by name or path.",
     ),
@@ -137,7 +116,7 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         "--after",
         metavar="RUN",
         multiple=True,
-        shell_complete=complete_after,
+        shell_complete=complete_runs,
         help="Start when this run has succeeded; afterany:RUN: when it has ended. Repeatable.",
     ),
     "sweep": click.option(
@@ -211,7 +190,6 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         "--slurm",
         metavar="NAME[=VALUE]",
         multiple=True,
-        shell_complete=_sbatch_options,
         help="Any other option of sbatch, by its long name: licenses=matlab:1, mail-user=me@site, "
         "hold. Repeatable.",
     ),

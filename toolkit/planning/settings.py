@@ -296,7 +296,7 @@ def with_variables(job: Job) -> tuple[Job, list[ToolkitError]]:
 
     names, environment = job.pass_env, job.conda_env
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
-    if runtime is not None and runtime.environments is not None:
+    if runtime is not None and runtime.environments:
         others = (name for name in names if name not in os.environ and name not in job.env)
         environment = next(others, environment)
         names = tuple(name for name in names if name != environment)

@@ -89,7 +89,7 @@ def check(case: Case) -> Iterator[ToolkitError]:
             place="--bind",
             next_step="use the directory as it is",
         )
-    if runtime.environments is None and job.conda_env is not None:
+    if not runtime.environments and job.conda_env is not None:
         yield UsageError(
             f"the runtime {runtime.name} cannot use an environment of conda ({job.conda_env})",
             place="--env",

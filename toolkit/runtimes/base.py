@@ -36,8 +36,7 @@ class Runtime(NamedTuple):
             none.
         offers: what it has of all that a launcher may need.
         interface: the network interface that ranks use; None for that of the site.
-        environments: the environments of this machine that ``--env NAME`` may name; None: it
-            enters none.
+        environments: ``--env NAME`` may name an environment that it enters.
         has_user_site: ranks see the user's own Python packages (``~/.local``).
     """
 
@@ -49,7 +48,7 @@ class Runtime(NamedTuple):
     image: str = ""
     offers: frozenset[Capability] = ALL_CAPABILITIES
     interface: str | None = None
-    environments: Callable[[], list[str]] | None = None
+    environments: bool = False
     has_user_site: bool = False
 
 

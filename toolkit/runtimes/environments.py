@@ -163,11 +163,6 @@ def find_environment(name: str) -> Path:
     )
 
 
-def names() -> list[str]:
-    """Return the names of all environments of conda, sorted."""
-    return sorted({path.name for path in environments()})
-
-
 def environments() -> Iterator[Path]:
     """Yield the environments of conda and its relatives.
 
@@ -301,7 +296,7 @@ CONDA = Runtime(
     container=_conda,
     check=_check_conda,
     discover=_discover_conda,
-    environments=names,
+    environments=True,
 )
 
 # The variable that an active environment sets.
