@@ -216,19 +216,15 @@ def conda_at(prefix: Path) -> Path:
 
 
 def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monkeypatch):
-    home, other = tmp_path / "home", tmp_path / "other"
+    home = tmp_path / "home"
     noted = conda_at(tmp_path / "project/noted")
     kept = conda_at(home / "miniforge3/envs/kept")
-    listed = conda_at(other / "listed")
     named = conda_at(tmp_path / "named/mine")
     (home / ".conda").mkdir()
     (home / ".conda/environments.txt").write_text(f"{noted}\n{tmp_path}/gone\n")
-    (home / ".condarc").write_text(
-        f"channels:\n  - defaults\nenvs_dirs:\n  - {other}\nauto_activate_base: false\n"
-    )
     monkeypatch.setenv("CONDA_ENVS_PATH", str(tmp_path / "named"))
     monkeypatch.setenv("HOME", str(home))
-    for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
+    for name, path in (("noted", noted), ("kept", kept), ("mine", named)):
         assert environments.find_environment(name) == path
     assert environments.find_environment(str(kept)) == kept
     with pytest.raises(EnvironmentMissingError) as caught:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -136,26 +135,18 @@ def find_environment(name: str) -> Path:
         path = Path(name).expanduser()
         if (path / "conda-meta").is_dir():
             return path.resolve()
-        step = (
-            "activate it, and use --runtime none"
-            if (path / "pyvenv.cfg").is_file()
-            else f"conda create --prefix {path} python"
-        )
         raise EnvironmentMissingError(
-            f"{path} is not an environment of conda", place="--env", next_step=step
+            f"{path} is not an environment of conda",
+            place="--env",
+            next_step=f"conda create --prefix {path} python; of venv: activate it, --runtime none",
         )
     by_name: dict[str, Path] = {}
     for path in environments():
         by_name.setdefault("base" if (path / "condabin").is_dir() else path.name, path)
     if name in by_name:
         return by_name[name]
-    others = (
-        f"there are: {', '.join(sorted(by_name))}"
-        if by_name
-        else "none is known to ~/.conda/environments.txt, nor where they usually are"
-    )
     raise EnvironmentMissingError(
-        f"there is no conda environment {name!r}; {others}",
+        f"there is no conda environment {name!r}",
         place="--env",
         choices=by_name,
         value=name,
@@ -169,21 +160,11 @@ def environments() -> Iterator[Path]:
     They are those that conda has recorded, and those in its usual directories.
     """
     home, variables = Path.home(), os.environ
-    # The list envs_dirs of a .condarc that has each directory on a line of its own.
-    after = dropwhile(lambda line: not line.startswith("envs_dirs:"), _lines(home / ".condarc"))
-    listed = takewhile(lambda line: line.startswith("- "), islice(after, 1, None))
     candidates = [Path(line) for line in _lines(home / ".conda/environments.txt")]
-    directories = [
-        *f"{variables.get('CONDA_ENVS_PATH', '')}:{variables.get('CONDA_ENVS_DIRS', '')}".split(
-            ":"
-        ),
-        *(line[2:].strip().strip("'\"") for line in listed),
-        "~/.conda/envs",
-        f"{Path(variables['CONDA_EXE']).parent.parent}/envs" if "CONDA_EXE" in variables else "",
-        f"{variables['MAMBA_ROOT_PREFIX']}/envs" if "MAMBA_ROOT_PREFIX" in variables else "",
-        *(f"~/{root}/envs" for root in _ROOTS),
-    ]
-    for directory in map(Path.expanduser, map(Path, dict.fromkeys(filter(None, directories)))):
+    named = variables.get("CONDA_ENVS_PATH", "").split(":")
+    roots = [variables.get("MAMBA_ROOT_PREFIX", ""), *(str(home / root) for root in _ROOTS)]
+    usual = [str(home / ".conda/envs"), *(f"{root}/envs" for root in filter(None, roots))]
+    for directory in map(Path, dict.fromkeys(filter(None, [*named, *usual]))):
         candidates += sorted(directory.iterdir()) if directory.is_dir() else ()
     yield from (path for path in candidates if (path / "conda-meta").is_dir())
 
