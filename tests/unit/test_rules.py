@@ -319,7 +319,7 @@ LOOKED: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (files.architecture, {"image": "i.sif"}, {"access": "local-cluster"}, "--image", "the nodes are this machine"),
     (files.architecture, {"image": "i.sif", "partition": "x"}, {"partitions": ARMS}, "", ""),
     (files.architecture, {"image": "i.sif", "partition": "y"}, {"partitions": ARMS}, "--image", "the nodes of y are x86_64"),
-    (files.architecture, {"image": "i.sif", "partition": "y", "gpus": 2}, {"partitions": ARMS}, "--image", "; an image for x86_64"),
+    (files.architecture, {"image": "i.sif", "partition": "y", "gpus": 2}, {"partitions": ARMS}, "--image", "; an image for x86_64, or a partition for aarch64"),
 ]  # fmt: skip
 
 

@@ -259,19 +259,11 @@ def architecture(case: Case) -> Iterator[ToolkitError]:
     image = _architecture(case)
     if image in ("", nodes):
         return
-    live = {partition.name for partition in case.facts.partitions} or {*case.site.partitions}
-    least = case.job.most_gpus
-    fitting = [
-        name
-        for name, each in case.site.partitions.items()
-        if each.arch == image and each.batch and each.gpus >= least and name in live
-    ]
     yield ShapeError(
         f"the image is for {image}, "
         f"the nodes of {case.partition_name or case.site.name} are {nodes}",
         place="--image",
-        next_step=f"an image for {nodes}"
-        + (f", or one of the partitions {', '.join(fitting[:4])}" if fitting else ""),
+        next_step=f"an image for {nodes}, or a partition for {image}",
         source=source,
         is_warning=source.startswith("guessed"),
     )
