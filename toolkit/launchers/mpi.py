@@ -244,7 +244,6 @@ HOROVOD_ELASTIC = Launcher(
 )
 
 
-
 def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
     """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
     is_horovod = case.source.imports_any("horovod")
