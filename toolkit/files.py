@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -147,9 +146,9 @@ def _read(
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """Return the error for ``path``, with the line of the key if one line alone begins with it."""
-    name = re.escape(error.key.rpartition(".")[2])
-    begin = re.compile(rf"""\[*["']?{name}["']?\s*[=\]]""")
-    lines = [number for number, row in enumerate(text.splitlines(), 1) if begin.match(row.lstrip())]
+    name = error.key.rpartition(".")[2]
+    begins = (row.partition("=")[0].strip(" \t[]\"'") for row in text.splitlines() if name)
+    lines = [number for number, each in enumerate(begins, 1) if each.rpartition(".")[2] == name]
     line = error.line or (lines[0] if len(lines) == 1 else 0)
     place = f"{path}:{line}" if line else str(path)
     return ConfigError(

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.errors import ConfigError
 from toolkit.files import config_error
-from toolkit.model.base import BadDataError, from_toml
+from toolkit.model.base import BadDataError, convert, from_toml
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.workshops.model import Workshop
@@ -84,3 +84,12 @@ def test_a_key_below_others_is_named_and_its_line_where_that_can_be_told(text, p
     found = message_of(f'name = "x"\n{text}', Site)
     assert found.place == place
     assert found.close == {"nodez": "nodes", "wordz": "words"}.get(place.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    "name", ["x - at `$.foo", "` - at `$.name[...].x`", " - at `key` in `$", "$[[["]
+)
+def test_a_hostile_name_of_a_key_is_told(name):
+    with pytest.raises(BadDataError) as caught:
+        convert({"name": "x", name: 1}, Site)
+    assert str(caught.value)

@@ -57,6 +57,7 @@ class BadDataError(ValueError):
 
 
 _FIELDS = "__struct_encode_fields__"
+_LONGEST = 1000  # characters of the path of a key
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
@@ -79,15 +80,16 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
 
 def _fault(text: str, model: type[Model]) -> BadDataError:
     """Return the error for a message of msgspec: ``Expected `int`, got `str` - at `$.nodes```."""
-    cause, _, place = text.partition(" - at `")
-    path = place.rpartition("$")[2].rstrip("`")
+    cause, at, place = text.rpartition(" - at `")
+    cause, place = (cause, place) if at else (text, "")
+    path = place.rpartition("$")[2].rstrip("`")[:_LONGEST]  # of a hostile name, what it likes
     kind = _type_at(model, path)
-    if unknown := re.match(r"Object contains unknown field `(.*)`", cause):
+    if unknown := re.match(r"Object contains unknown field `(.*)`", cause, re.DOTALL):
         key = f"{path}.{unknown[1]}".lstrip(".")
-        names = next(field_names(each) for each in _bare(kind) if hasattr(each, _FIELDS))
-        return BadDataError(f"there is no key {unknown[1]!r}", key, names, unknown[1])
-    if place.startswith("key"):
-        kind = get_args(_bare(kind)[0])[0]
+        models = (field_names(each) for each in _bare(kind) if hasattr(each, _FIELDS))
+        return BadDataError(f"there is no key {unknown[1]!r}", key, next(models, ()), unknown[1])
+    if place.startswith("key"):  # of a table is wrong itself
+        kind = next(iter(get_args(_bare(kind)[0])), kind)
     metas = (meta for each in _kinds(kind) for meta in getattr(each, "__metadata__", ()))
     if forms := [meta.description for meta in metas if meta.description]:
         cause = f"expected {' or '.join(forms)}"
@@ -101,7 +103,7 @@ def _type_at(kind: Any, path: str) -> Any:
         for each in _bare(kind):
             if name and hasattr(each, _FIELDS):
                 fields = {field.encode_name: field.type for field in msgspec.structs.fields(each)}
-                kind = fields[name]
+                kind = fields.get(name)
             elif not name and get_args(each):
                 kind = get_args(each)[get_origin(each) is dict]
     return kind
