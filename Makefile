@@ -89,7 +89,7 @@ lint: .venv/.ready-dev ## ruff, mypy, layers, shellcheck
 bench-cli: setup ## how long commands take, beside their peers
 	@.venv/bin/python -m benchmarks.cli
 
-bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
+bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit
 	@$(TOOLKIT) image build pytorch_cpu
 	@.venv/bin/python -m benchmarks.build
 

@@ -47,16 +47,15 @@ def compare(
     *,
     bar: float,
     runs: int,
-    warm_ups: int = 1,
 ) -> Row:
     """Time both sides in turns, and judge the median of the ratios of adjacent runs.
 
-    A slow minute of the machine weighs on both of a pair. What the first turns cost (caches, byte
+    A slow minute of the machine weighs on both of a pair. What the first turn costs (caches, byte
     code) is thrown away.
     """
     name, theirs = peer
     print(f"{what}: {runs} runs and {runs} of {name}", file=sys.stderr, flush=True)
-    pairs = [(ours(), theirs()) for _ in range(warm_ups + runs)][warm_ups:]
+    pairs = [(ours(), theirs()) for _ in range(1 + runs)][1:]
     own, other = (_shown(values) for values in zip(*pairs, strict=True))
     ratios = [mine / its for mine, its in pairs]
     ratio = statistics.median(ratios)
