@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import runner
 from toolkit import shell
-from toolkit.errors import ClusterError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.images.store.store import find
 
 RECIPE = "pytorch_cpu"
@@ -65,22 +64,17 @@ def _image(directory: Path) -> str:
 
 @contextmanager
 def _busy(prefix: Sequence[str]) -> Iterator[None]:
-    """Fill all nodes with a job that sleeps: jobs submitted meanwhile take no CPU time."""
-    options = ("--nodes=2", "--exclusive", f"--job-name={_JOB_NAME}", "--output=/dev/null")
-    shell.run([*prefix, "sbatch", *options, "--wrap=sleep 3600"])
-    until = time.monotonic() + 20
-    while not shell.run([*prefix, "squeue", "--noheader", "--states=RUNNING"]).stdout.strip():
-        if time.monotonic() > until:
-            raise ClusterError("the nodes of the cluster did not become free within 20 s")
-        time.sleep(0.2)
+    """Fill all nodes with a job of no tasks: jobs submitted meanwhile take no CPU time."""
+    options = ("--nodes=2", "--exclusive", f"--job-name={_JOB_NAME}")
+    shell.run([*prefix, "salloc", "--no-shell", *options], timeout=60)
     try:
         yield
     finally:
         shell.run([*prefix, "scancel", f"--name={_JOB_NAME}"], check=False)
 
 
-def measure(names: Sequence[str], runs: int, directory: Path) -> list[runner.Row]:
-    """Measure the comparisons that are named."""
+def measure(runs: int, directory: Path) -> list[runner.Row]:
+    """Measure all comparisons."""
     files = {"train.py": _TRAIN, "recipe.py": _HPCCM_RECIPE, "submit.py": _SUBMITIT_SCRIPT}
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -97,8 +91,7 @@ def measure(names: Sequence[str], runs: int, directory: Path) -> list[runner.Row
     rows = []
     with runner.cluster(directory, "--nodes", "2") as prefix, _busy(prefix):
         timed = partial(runner.seconds, cwd=directory, env=runner.environment())
-        for name in names:
-            ours, (program, *words), bar = sides[name]
+        for name, (ours, (program, *words), bar) in sides.items():
             on = () if name == "render" else prefix
             theirs = (*on, runner.peer(program), *words)
             peer = (program.replace("python", "submitit"), partial(timed, theirs))
@@ -112,12 +105,10 @@ def main() -> int:
     """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=15, help="of each side (default: 15)")
-    names = ("plan", "render", "submit")
-    parser.add_argument("--only", action="append", choices=names, help="this comparison only")
     given = parser.parse_args()
     runner.CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=runner.CACHE, prefix="run-") as directory:
-        return runner.report(measure(given.only or names, given.runs, Path(directory)))
+        return runner.report(measure(given.runs, Path(directory)))
 
 
 if __name__ == "__main__":
