@@ -7,7 +7,6 @@ runs that succeeded, many with frightening words: all).
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import runner
-from toolkit.errors import ConfigError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, labelled, of_file, rules
 from toolkit.explain.match import Evidence, Explanation, Rule
 from toolkit.runs.logs import Line
 
-# Which part of a set must come out right; of logs that no rule was made from, and none may be wrong
-# with certainty.
+LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
+# Which part of a set must come out right.
 BARS = {"known": 1.0, "later": 0.9, "healthy": 1.0}
 
 
@@ -30,9 +28,7 @@ class Count(NamedTuple):
     """The result for one set of logs.
 
     Attributes:
-        kind: ``known``: captured or composed logs that rules were made from; ``later``: captured
-            afterwards, and used for no rule; ``healthy``: of runs that succeeded, many with
-            frightening words.
+        kind: a key of ``BARS``.
         right: how many came out as they should.
         wrong: the others, with the rule that was named.
         certain: how many of these were called certain.
@@ -59,34 +55,19 @@ class _Log(NamedTuple):
     words: str = ""
 
     def is_right(self, explanation: Explanation) -> bool:
+        match = explanation.match
         if self.words:
-            return (
-                self.words
-                in f"{explanation.first} {explanation.match.cause if explanation.match else ''}"
-            )
-        return (explanation.match.rule if explanation.match else None) == self.rule
+            return self.words in f"{explanation.first} {match.cause if match else ''}"
+        return (match.rule if match else None) == self.rule
 
 
-def count(directory: Path) -> tuple[Count, ...]:
-    """Read every log that is kept.
-
-    Args:
-        directory: of the repository's captured logs.
-
-    Raises:
-        ConfigError: it is not there.
-    """
-    if not directory.is_dir():
-        raise ConfigError(
-            "the captured logs are missing",
-            place=str(directory),
-            next_step="run it in a checkout, or give --logs DIRECTORY",
-        )
+def count() -> tuple[Count, ...]:
+    """Explain every log of the repository."""
     known = rules()
     return (
-        _counted("known", [*_captured(directory / "captured"), *_examples(known)], known),
-        _counted("later", _later(directory / "later"), known),
-        _counted("healthy", _healthy(directory), known),
+        _counted("known", [*_captured(), *_examples(known)], known),
+        _counted("later", _later(), known),
+        _counted("healthy", _healthy(), known),
     )
 
 
@@ -97,8 +78,8 @@ def of_capture(path: Path) -> Evidence:
     return Evidence(entries=entries_of(Line(*line) for line in lines), **data)
 
 
-def _captured(directory: Path) -> Iterator[_Log]:
-    for path in sorted(directory.glob("*.json")):
+def _captured() -> Iterator[_Log]:
+    for path in sorted((LOGS / "captured").glob("*.json")):
         yield _Log(path.name, of_capture(path), path.name.split(".")[0])
 
 
@@ -111,23 +92,20 @@ def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
             yield _Log(f"{name} {number + 1}", Evidence(entries, **facts), name)
 
 
-def _later(directory: Path) -> Iterator[_Log]:
+def _later() -> Iterator[_Log]:
     """Yield logs as users paste them.
 
     ``expected.json`` holds the words that the cause of each must have.
     """
-    index = directory / "expected.json"
-    expected: dict[str, str] = (
-        json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
-    )
+    expected = json.loads((LOGS / "later/expected.json").read_text(encoding="utf-8"))
     for name, words in sorted(expected.items()):
-        yield _Log(name, of_file(directory / name), words=words)
+        yield _Log(name, of_file(LOGS / "later" / name), words=words)
 
 
-def _healthy(directory: Path) -> Iterator[_Log]:
-    for path in sorted((directory / "healthy").glob("*.json")):
+def _healthy() -> Iterator[_Log]:
+    for path in sorted((LOGS / "healthy").glob("*.json")):
         yield _Log(path.name, of_capture(path))
-    for path in sorted((directory / "frightening").glob("*.log")):
+    for path in sorted((LOGS / "frightening").glob("*.log")):
         yield _Log(path.name, of_file(path))
 
 
@@ -143,24 +121,13 @@ def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Coun
     return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)
 
 
-LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
-
-
 def main() -> int:
     """Count and print; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--logs", type=Path, default=LOGS, help="directory of captured logs")
-    counts = count(parser.parse_args().logs)
-    rows = [
-        runner.Row(
-            item.kind,
-            f"{item.right} of {item.right + len(item.wrong)}",
-            "; ".join(item.wrong),
-            f"{BARS[item.kind]:.0%}, none wrongly certain",
-            item.held,
-        )
-        for item in counts
-    ]
+    rows = []
+    for item in count():
+        text = f"{item.right} of {item.right + len(item.wrong)}"
+        bar = f"{BARS[item.kind]:.0%}, none wrongly certain"
+        rows.append(runner.Row(item.kind, text, "; ".join(item.wrong), bar, item.held))
     return runner.report(rows)
 
 
