@@ -73,7 +73,7 @@ test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so
 
 test-jobs: setup ## every exercise and every command of published guides, on a local cluster of two nodes; renews docs/guides.md
 	@for image in pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu; do $(TOOLKIT) image build $$image || exit; done
-	@.venv/bin/python -m benchmarks.coverage --write
+	@.venv/bin/python -m benchmarks.coverage
 
 fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
 	.venv/bin/python -m tests.fuzz $(or $(SECONDS),300)
