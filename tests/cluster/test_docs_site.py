@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -76,7 +75,6 @@ def site() -> Path:
     words = (sys.executable, "-m", "tools.docs", "build")
     done = subprocess.run(words, cwd=CHECKOUT, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^ko +\d+ of \d+ messages are translated$", done.stdout, re.MULTILINE)
     return HTML
 
 
