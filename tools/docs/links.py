@@ -15,7 +15,6 @@ COPIED: Mapping[str, str] = {
     "CHANGELOG.md": "docs/changelog.md",
     "README.md": "docs/index.md",
 }
-_EXERCISES = "docs/reference/exercises.md"
 _LINK = re.compile(r"\[([^\[\]\n]{1,200})\]\(([^()\s]{1,200})\)")
 
 
@@ -36,8 +35,6 @@ def _link(text: str, target: str, page: str) -> str:
         return f"[{text}]({target})"
     name, hash_sign, anchor = target.partition("#")
     path = os.path.normpath(PurePosixPath(page).parent / name) if name else page
-    if path.startswith("jobs/"):
-        path, hash_sign, anchor = _EXERCISES, "#", PurePosixPath(path).parts[1]
     path = COPIED.get(path, path)
     if not path.startswith("docs/"):
         return text

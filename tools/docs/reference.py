@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from inspect import formatannotation
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -14,14 +17,12 @@ from toolkit.explain.gather import rules
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.recipe import Recipe
-from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
 from toolkit.rules import described as described_rules
 from toolkit.sites import load, names
-from toolkit.workshops.exercises import exercises
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
@@ -59,8 +60,6 @@ _ABOUT: Mapping[str, str] = {
     "with the fault, and the nearest one without it.",
     "sites": "The site files that are shipped. `toolkit site show NAME` prints one with its rules.",
     "recipes": "The images that the toolkit can build: `toolkit image build NAME`.",
-    "exercises": "`toolkit run jobs/NAME` runs an exercise; `toolkit jobs copy NAME` copies it "
-    "to work on.",
     "preflight": "`toolkit run` refuses a job that breaks one of these rules "
     "(`toolkit site rules`).",
     "doctor": "`toolkit doctor` checks this machine and the cluster.",
@@ -72,13 +71,11 @@ def pages() -> dict[str, str]:
     return {
         **_commands(),
         "reference/files.md": _files(),
-        "reference/exit-codes.md": f"# Exit codes\n\n| Exit code | Means |\n|---|---|\n{codes()}",
         "reference/rules-of-explain.md": _failures(),
         "reference/rules-of-lint.md": _lint(),
         "reference/checks.md": _checks(),
         "reference/sites.md": _sites(),
         "reference/recipes.md": _recipes(),
-        "reference/exercises.md": _exercises(),
         "reference/python.md": _PYTHON,
         "reference/tested.md": tested.page(),
     }
@@ -133,40 +130,26 @@ def _files() -> str:
     parts = ["# Files in TOML", _ABOUT["files"]]
     for title, (model, text) in _FILES.items():
         schema = described(model)
-        definitions = schema["$defs"]
         own = schema["$ref"].rpartition("/")[2]
-        parts += [f"## {title}", text, _keys(definitions[own])]
-        for name, definition in definitions.items():
-            if name != own and definition.get("properties"):
-                parts += [f"### {name}", definition.get("description", ""), _keys(definition)]
+        for name, definition in schema["$defs"].items():
+            keys = _keys(definition, getattr(sys.modules[model.__module__], name))
+            if name == own:
+                parts += [f"## {title}", text, keys]
+            elif definition.get("properties"):
+                parts += [f"### {name}", definition.get("description", ""), keys]
     return _page(parts)
 
 
-def _keys(definition: Mapping[str, Any]) -> str:
+def _keys(definition: Mapping[str, Any], model: type[Model]) -> str:
     rows = ["| Key | Meaning | Type | Default |", "|---|---|---|---|"]
-    needed = definition.get("required", ())
+    needed, types = definition.get("required", ()), get_type_hints(model)
     for key, rule in definition["properties"].items():
         default = "required" if key in needed else _value(rule.get("default"))
+        kind = re.sub(r"(\w+\.)+|, NoneType| \| None", "", formatannotation(types[key]))
+        kind = re.sub(r"^(Optional|Union)\[(.*)\]$", r"\2", kind)
         about = _cell(rule.get("description", ""))
-        rows.append(f"| `{key}` | {about} | {_type(rule)} | {default} |")
+        rows.append(f"| `{key}` | {about} | `{_cell(kind)}` | {default} |")
     return "\n".join(rows)
-
-
-def _type(rule: Mapping[str, Any]) -> str:
-    """Return the type that a schema's rule asks for, in a few words."""
-    if "anyOf" in rule:
-        kinds = [_type(choice) for choice in rule["anyOf"] if choice.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
-    if "enum" in rule:
-        return ", ".join(f"`{choice}`" for choice in rule["enum"] if choice is not None)
-    if "$ref" in rule:
-        return str(rule["$ref"].rpartition("/")[2])
-    if rule.get("type") == "array":
-        return f"list of {_type(rule.get('items') or {})}" if rule.get("items") else "list"
-    if rule.get("type") == "object":
-        values = rule.get("additionalProperties")
-        return f"table of {_type(values)}" if isinstance(values, dict) and values else "table"
-    return str(rule.get("type", "any value"))
 
 
 def _value(value: object) -> str:
@@ -192,16 +175,9 @@ def _failures() -> str:
             f"## {name}",
             f"{_plain(rule.summary)}: {_plain(rule.cause)} {source}.",
             "\n".join(steps),
-            *(_example(example) for example in rule.examples[:1]),
+            *(_fence(example["log"]) for example in rule.examples[:1] if example.get("log")),
         ]
     return _page(parts)
-
-
-def _example(example: dict[str, Any]) -> str:
-    if log := example.get("log", "").strip("\n"):
-        return _fence(log)
-    code = example.get("exit_code", 1)
-    return f"Example: Slurm reports `{example.get('state', 'FAILED')}`, exit code {code}."
 
 
 def _plain(text: str) -> str:
@@ -268,21 +244,6 @@ def _recipes() -> str:
         text = library.recipe_path(name).read_text(encoding="utf-8")
         parts += [f"## {name}", f"{_plain(library.load(name).summary)}.", _fence(text, "toml")]
     return _page(parts)
-
-
-def _exercises() -> str:
-    """Return a page with each exercise and its options."""
-    parts = ["# Exercises", _ABOUT["exercises"]]
-    for name, job in exercises().items():
-        launcher = job.launcher or "chosen by the script's imports"
-        parts += [
-            f"## {name}",
-            f"{_plain(job.summary or '')}.",
-            f"Image: `{job.image or 'none'}`. Launcher: {launcher}.",
-            _fence(f"$ toolkit run jobs/{name}", "console"),
-        ]
-    rows = (f"| `{name}` | {_plain(LAUNCHERS[name].about)} |" for name in offered())
-    return _page([*parts, "## Launchers", _table("Launcher", "Starts", rows)])
 
 
 _PYTHON = """# Python API
