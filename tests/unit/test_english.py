@@ -1,8 +1,7 @@
 """Names, docstrings, comments, messages and help texts use the field's words.
 
 The rules are in CONTRIBUTING.md ("How we write English"). A word is on this list if it is never right: each has a
-plain word that says what is meant. The reason for a finding, and the word to write, is in ``WORDS``,
-``NAMES`` or ``OPENINGS``.
+plain word that says what is meant, mostly the noun itself.
 """
 
 from __future__ import annotations
@@ -27,180 +26,78 @@ RENDERED = (
     "# So are TensorFlow's; and what it offers XLA is another thing since 2.12.",
 )
 
-# What prose must not say, and what to write.
-WORDS = {
-    r"who(so)?ever": "the caller, the user",
-    r"(no|some)body('s)?": "no user, unset; a user, the caller",
-    r"one's": "the user's, its",
-    r"unwell": "unhealthy",
-    r"all is well": "correct, no problem",
-    r"end(s|ed|ing)? (well|badly|otherwise)": "succeed, fail",
-    r"lend(s|ing)?|lent|loans?": "mount, provide; host configuration",
-    r"mend(s|ed|ing)?": "fix",
-    r"wish(es|ed)?": "options",
-    r"told|said": "given, reported, printed; the thing itself",
-    r"pieces?": "chunk, part, block output",
-    r"things?": "the noun: entry, file, value",
-    r"anew": "again",
-    r"worded|in words": "as text, message",
-    r"look(s|ed|ing)? (at|whether)": "examine, read, check",
-    r"stands? (there|here|in|at|on|where|before|behind|beside)": "is, is written",
-    r"(user|caller|you) stands?": "current directory",
-    r"(came|come|comes) to": "result",
-    r"(that|which) (is|are) none": "is not a",
-    r"nowhere|hither|thither|thereby|whereby|whilst|amongst": "a plain word",
-    r"all that is (known|asked)": "facts, requested options",
-    r"what (is|was) (asked|told|said|known|wanted|meant|lent|there|found)": "the noun",
+# What prose must not say.
+WORDS = (
+    *("who(so)?ever", "(no|some)body('s)?", "one's", "unwell", "anew", "worded|in words"),
+    *("all is well", "end(s|ed|ing)? (well|badly|otherwise)", "lend(s|ing)?|lent|loans?"),
+    *("mend(s|ed|ing)?", "wish(es|ed)?", "told|said", "pieces?", "things?"),
+    *("look(s|ed|ing)? (at|whether)", "stands? (there|here|in|at|on|where|before|behind|beside)"),
+    *("(user|caller|you) stands?", "(came|come|comes) to", "(that|which) (is|are) none"),
+    *("nowhere|hither|thither|thereby|whereby|whilst|amongst", "all that is (known|asked)"),
+    "what (is|was) (asked|told|said|known|wanted|meant|lent|there|found)",
     # American English, as the APIs around us.
-    r"(be)?(behaviour|colour|favour|honour|neighbour|labour)(s|ed|ing)?": "-or",
-    r"(un)?(initial|serial|normal|recogn|organ|summar|minim|optim|synchron|priorit|special)is(e[sd]?|ing|ation)": "-ize",
-    r"analys(e[sd]?|ing)|centre[sd]?|licences?|artefacts?|programmes?|cheques?|grey": "American spelling",
-}
-
-# Names that say nothing anywhere, whole or as a part between underscores or capitals.
+    "(be)?(behaviour|colour|favour|honour|neighbour|labour)(s|ed|ing)?",
+    "(un)?(initial|serial|normal|recogn|organ|summar|minim|optim|synchron|priorit|special)is(e[sd]?|ing|ation)",
+    "analys(e[sd]?|ing)|centre[sd]?|licences?|artefacts?|programmes?|cheques?|grey",
+)
+PROSE = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in WORDS), re.IGNORECASE)
+# Parts of names, between underscores or capitals, that say nothing anywhere.
 NAMES = {
-    "found": "the thing itself: partitions, image, probe_result",
-    "said": "message, answer, output",
-    "told": "probe_answer, given, reported",
-    "look": "probe, read_facts, check",
-    "looked": "host_facts",
-    "looking": "host_facts",
-    "seen": "the thing itself; visited",
-    "wish": "options",
-    "wishes": "options",
-    "kept": "cache entry, cached",
-    "loan": "host_config",
-    "lend": "mount, provide",
-    "lent": "host_config, mounts",
-    "piece": "block output, chunk",
-    "pieces": "block outputs, chunks",
-    "thing": "entry, value",
-    "things": "entries, values",
-    "ways": "launch modes",
-    "unwell": "unhealthy",
-    "whoever": "user, caller",
-    "nobody": "unset",
-    "somebody": "user, caller",
-    "mend": "fix",
-    "mended": "fixed",
-    "worded": "message",
-    "wording": "message",
+    *"found said told look looked looking seen wish wishes kept loan lend lent piece pieces".split(),
+    *"thing things ways unwell whoever nobody somebody mend mended worded wording".split(),
 }
 # Those that are right as a part (`here` in `adhere`, `here_document`), but not alone.
-WHOLE_NAMES = {
-    "one": "the noun: node, file, job",
-    "here": "cwd",
-    "inside": "runtime",
-    "way": "mode, method",
-    "work": "the noun: tasks, directory",
-}
-
+WHOLE_NAMES = {"one", "here", "inside", "way", "work"}
 # First words of a docstring's first line. A function's is an imperative verb (ruff's D401); a class's and
 # a module's is a noun phrase.
-OPENINGS = {
-    "What": "the noun",
-    "Whether": "Return whether",
-    "How": "the noun",
-    "Why": "the reason for",
-    "Where": "the place, the directory",
-    "Who": "the noun",
-    "Those": "the noun",
-    "Everything": "the noun",
-    "Anything": "the noun",
-    "Something": "the noun",
-    "Tell": "Return, Report",
-    "Say": "Return, Print",
-    "Look": "Check, Read",
-}
-
-PROSE = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in WORDS), re.IGNORECASE)
+OPENINGS = set(
+    "What Whether How Why Where Who Those Everything Anything Something Tell Say Look".split()
+)
 
 
-def prose_findings(text: str) -> list[str]:
-    """Return the listed words of a text, with what to write."""
-    findings = []
-    for match in PROSE.finditer(text):
-        word = match.group()
-        advice = next(
-            advice
-            for pattern, advice in WORDS.items()
-            if re.fullmatch(pattern, word, re.IGNORECASE)
-        )
-        findings.append(f'"{word}": {advice}')
-    return findings
-
-
-def name_findings(name: str) -> list[str]:
-    """Return the listed words that a name has, with what to write."""
-    if name.lower() in WHOLE_NAMES:
-        return [f"name {name}: {WHOLE_NAMES[name.lower()]}"]
+def is_listed(name: str) -> bool:
+    """Return whether a name, or a part of it, is on the list."""
     parts = re.findall(r"[a-z]+|[A-Z][a-z]*", name)
-    return [f"name {name}: {NAMES[part.lower()]}" for part in parts if part.lower() in NAMES]
+    return name.lower() in WHOLE_NAMES or any(part.lower() in NAMES for part in parts)
 
 
-def opening_findings(docstring: str) -> list[str]:
-    """Return what is wrong with the first word of a docstring."""
-    first = (re.match(r"\W*(\w+)", docstring) or [""] * 2)[1]
-    return [f"docstring begins with {first}: {OPENINGS[first]}"] if first in OPENINGS else []
-
-
-def bound_names(node: ast.AST) -> Iterator[str]:
-    """Return the names that a node of the tree gives to something."""
+def bound_name(node: ast.AST) -> str:
+    """Return the name that a node of the tree gives to something."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.arg(arg=name):
-            yield name
-        case ast.Name(id=name, ctx=ast.Store()):
-            yield name
+            return name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            return name
+    return ""
 
 
-def docstring_of(node: ast.AST) -> str | None:
-    """Return the docstring of a node that can have one."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return ast.get_docstring(node)
-    return None
-
-
-def findings(source: str) -> list[tuple[int, str]]:
-    """Return the line and the advice of each finding in the source of a module."""
-    result: set[tuple[int, str]] = set()
+def findings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the word of each finding in the source of a module."""
     for node in ast.walk(ast.parse(source)):
         line = getattr(node, "lineno", 1)
-        docstring = docstring_of(node)
-        if docstring is not None:
-            result.update((line, text) for text in opening_findings(docstring))
-        for name in bound_names(node):
-            result.update((line, text) for text in name_findings(name))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            opening = re.match(r"\W*(\w+)", ast.get_docstring(node) or "")
+            if opening and opening[1] in OPENINGS:
+                yield line, f"docstring begins with {opening[1]}"
+        if is_listed(name := bound_name(node)):
+            yield line, f"name {name}"
         # Messages and docstrings have spaces; keys, commands and patterns of one word are skipped.
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and " " in text and text not in RENDERED:
-            result.update((line, finding) for finding in prose_findings(text))
+            yield from ((line, match.group()) for match in PROSE.finditer(text))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            result.update((token.start[0], text) for text in prose_findings(token.string))
-    return sorted(result)
-
-
-def modules() -> list[str]:
-    """Return the paths of all modules that the list holds for."""
-    return sorted(
-        path
-        for room in ("toolkit", "benchmarks", "tools")
-        for file in (ROOT / room).rglob("*.py")
-        if not (path := str(file.relative_to(ROOT))).startswith(UNCHANGED)
-    )
-
-
-def all_findings(paths: list[str]) -> list[str]:
-    """Return the findings of some modules, each as FILE:LINE: advice."""
-    return [
-        f"{path}:{line}: {advice}"
-        for path in paths
-        for line, advice in findings((ROOT / path).read_text(encoding="utf-8"))
-    ]
+            yield from ((token.start[0], word.group()) for word in PROSE.finditer(token.string))
 
 
 def test_every_module_uses_the_words_of_the_field():
-    unfinished = all_findings(modules())
-    assert not unfinished, "\n".join(unfinished)
+    files = [
+        file for room in ("toolkit", "benchmarks", "tools") for file in (ROOT / room).rglob("*.py")
+    ]
+    paths = sorted(str(file.relative_to(ROOT)) for file in files)
+    assert [
+        f"{path}:{line}: {finding}"
+        for path in paths
+        if not path.startswith(UNCHANGED)
+        for line, finding in findings((ROOT / path).read_text(encoding="utf-8"))
+    ] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import tarfile
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -193,19 +192,6 @@ def test_a_name_that_is_a_path_is_refused(name):
     start, size = append_listing(layer, [Entry(name, layer.head.root, 1, DIRECTORY)])
     with pytest.raises(SquashfsError, match="is not a name of a file"):
         list(list_directory(layer, Inode(DIRECTORY, 0, 0, 0, 0, 1, start=start, size=size)))
-
-
-def header(name: str, size: int, kind: bytes = b"0", *, binary: bool = False) -> bytes:
-    """Return a header of a tar archive, of any size."""
-    member = tarfile.TarInfo(name)
-    member.type = kind
-    raw = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
-    digits = b"%011o\0" % size if not binary else b""
-    positive = b"\x80" + max(size, 0).to_bytes(11, "big")
-    raw[124:136] = digits or (positive if size >= 0 else size.to_bytes(12, "big", signed=True))
-    raw[148:156] = b" " * 8
-    raw[148:156] = b"%06o\0 " % sum(raw)
-    return bytes(raw)
 
 
 def test_pipes_and_huge_files_are_not_waited_for(tmp_path):
