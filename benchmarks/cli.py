@@ -93,7 +93,7 @@ def measure(runs: int, directory: Path) -> list[runner.Row]:
         timed = partial(runner.seconds, cwd=directory, env=runner.environment())
         for name, (ours, (program, *words), bar) in sides.items():
             on = () if name == "render" else prefix
-            theirs = (*on, runner.peer(program), *words)
+            theirs = (*on, str(runner.peers() / program), *words)
             peer = (program.replace("python", "submitit"), partial(timed, theirs))
             rows.append(
                 runner.compare(name, partial(timed, (*on, *ours)), peer, bar=bar, runs=runs)

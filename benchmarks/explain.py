@@ -16,7 +16,7 @@ from typing import NamedTuple
 from benchmarks import runner
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, labelled, of_file, rules
-from toolkit.explain.match import Evidence, Explanation, Rule
+from toolkit.explain.match import Evidence, Rule
 from toolkit.runs.logs import Line
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
@@ -53,12 +53,6 @@ class _Log(NamedTuple):
     evidence: Evidence
     rule: str | None = None
     words: str = ""
-
-    def is_right(self, explanation: Explanation) -> bool:
-        match = explanation.match
-        if self.words:
-            return self.words in f"{explanation.first} {match.cause if match else ''}"
-        return (match.rule if match else None) == self.rule
 
 
 def count() -> tuple[Count, ...]:
@@ -113,12 +107,14 @@ def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Coun
     right, certain, wrong = 0, 0, []
     for log in logs:
         explanation = explain(log.evidence, known)
-        if log.is_right(explanation):
+        match = explanation.match
+        rule, cause = (match.rule, match.cause) if match else (None, "")
+        if log.words in f"{explanation.first} {cause}" if log.words else rule == log.rule:
             right += 1
-            continue
-        certain += explanation.match is not None and explanation.match.sure == "certain"
-        wrong.append(f"{log.name}: {explanation.match.rule if explanation.match else 'nothing'}")
-    return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)
+        else:
+            certain += match is not None and match.sure == "certain"
+            wrong.append(f"{log.name}: {rule or 'nothing'}")
+    return Count(kind, right, tuple(wrong), certain)
 
 
 def main() -> int:

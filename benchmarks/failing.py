@@ -142,11 +142,6 @@ class Case(NamedTuple):
     style: str
     step: int
 
-    @property
-    def host(self) -> str:
-        """Node on which the failing rank runs, by the local cluster's names."""
-        return f"nid{self.rank // RANKS_PER_NODE + 1:03}"
-
 
 def drawn(seed: int, number: int) -> Case:
     """Draw a case: the same seed and number give the same one."""
@@ -179,7 +174,7 @@ def script(case: Case) -> str:
             "" if kind.define.startswith("import") else kind.define.rstrip(),
             _trouble(case, kind),
             _main(case, meeting),
-            _entry(case),
+            _SPAWN if case.launcher == "spawn" else _PLAIN,
         )
         if part
     )
@@ -268,10 +263,6 @@ if __name__ == "__main__":
     import torch.multiprocessing
 
     torch.multiprocessing.spawn(start, nprocs=2)"""
-_ELASTIC = """\
+_PLAIN = """\
 if __name__ == "__main__":
     main()"""
-
-
-def _entry(case: Case) -> str:
-    return _SPAWN if case.launcher == "spawn" else _ELASTIC

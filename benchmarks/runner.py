@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,16 +97,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "PYTHONPYCACHEPREFIX": str(CACHE / "byte-code"), **more}
 
 
-def peer(program: str) -> str:
-    """Return a program of the peers' own environment, such as ``torchx``; install it if needed."""
+@cache
+def peers() -> Path:
+    """Return the programs of the peers, in an environment of their own."""
     directory = CACHE / "peers"
-    listed = directory / "installed.txt"  # written last: an interrupted installation has none
-    if not listed.is_file() or listed.read_text(encoding="utf-8").split() != list(PEERS):
-        shutil.rmtree(directory, ignore_errors=True)
-        subprocess.run((sys.executable, "-m", "venv", directory), check=True)
-        subprocess.run((directory / "bin/pip", "install", "--quiet", *PEERS), check=True)
-        listed.write_text("\n".join(PEERS), encoding="utf-8")
-    return str(directory / "bin" / program)
+    subprocess.run((sys.executable, "-m", "venv", directory), check=True)
+    subprocess.run((directory / "bin/pip", "install", "--quiet", *PEERS), check=True)
+    return directory / "bin"
 
 
 @contextmanager
