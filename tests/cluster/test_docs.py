@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import getpass
 import os
 import subprocess
@@ -16,7 +17,7 @@ from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.ranks import wait_for
 from tests.unit.test_docs import guides
 from tests.unit.test_readme import DOCS
-from tools.docs.blocks import Block, blocks, commands, matches
+from tools.docs.blocks import Block, blocks, commands
 
 # The script of the guides, which readers replace by their own.
 SCRIPT_PAGE = DOCS / "how-to/run/index.md"
@@ -101,6 +102,17 @@ def entered(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedPr
         timeout=500,
         check=False,
     )
+
+
+def matches(expected: str, output: str) -> bool:
+    """Return whether an output is the expected one; ``...`` stands for any text.
+
+    Widths of columns do not matter. A command without expected output may print anything.
+    """
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    # Lines that may be missing are no gap: the blanks around dots belong to what they stand for.
+    wanted = "...".join(part.strip() for part in expected.split("..."))
+    return not expected or doctest.OutputChecker().check_output(wanted, output, options)
 
 
 def run(block: Block, cwd: Path, env: dict[str, str]) -> None:

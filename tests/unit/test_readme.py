@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.coverage import read, table
 from tests.unit.test_scripts import script_of
+from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli import pages
 from toolkit.config import shipped
@@ -27,7 +28,6 @@ from toolkit.model.job import Job
 from toolkit.model.slurm_options import OPTIONS
 from tools.docs import reference
 from tools.docs.links import COPIED
-from tools.docs.reference import codes
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
@@ -42,6 +42,20 @@ PAGES = [
 PAGES += sorted(DOCS.rglob("*.md"))
 # Pages that only the site has: it copies them, or generates them from the code.
 ON_SITE = {*COPIED.values(), *(f"docs/{name}" for name in reference.pages())}
+
+
+def codes() -> str:
+    classes = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.ToolkitError)
+    ]
+    rows = [
+        (error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
+        for error in classes
+        if error is not errors.ToolkitError
+    ]
+    return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
 
 
 def verbs() -> str:

@@ -11,7 +11,6 @@ A mark is a comment of HTML before a block, invisible to readers:
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -100,14 +99,3 @@ def commands(block: Block) -> list[Command]:
             last = result.pop()
             result.append(last._replace(expected=f"{last.expected}{line}\n"))
     return result
-
-
-def matches(expected: str, output: str) -> bool:
-    """Return whether an output is the expected one; ``...`` stands for any text.
-
-    Widths of columns do not matter. A command without expected output may print anything.
-    """
-    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    # Lines that may be missing are no gap: the blanks around dots belong to what they stand for.
-    wanted = "...".join(part.strip() for part in expected.split("..."))
-    return not expected or doctest.OutputChecker().check_output(wanted, output, options)

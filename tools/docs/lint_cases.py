@@ -42,7 +42,6 @@ def _batch(*lines: str) -> str:
 
 
 def _case(rule: str, bad: str, good: str, *, mends: bool = False, refused: bool = False) -> Case:
-    """Build a fault in one directive."""
     fine = _batch(good, "srun true")
     return Case(rule, _batch(bad, "srun true"), fine, fixed=fine if mends else "", refused=refused)
 

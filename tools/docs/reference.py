@@ -6,13 +6,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from inspect import formatannotation
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
-from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.doctor.items import ITEMS
+from toolkit.config import package_directory
 from toolkit.explain.gather import rules
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
@@ -21,8 +21,6 @@ from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
-from toolkit.rules import described as described_rules
-from toolkit.sites import load, names
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
@@ -60,69 +58,47 @@ _ABOUT: Mapping[str, str] = {
     "with the fault, and the nearest one without it.",
     "sites": "The site files that are shipped. `toolkit site show NAME` prints one with its rules.",
     "recipes": "The images that the toolkit can build: `toolkit image build NAME`.",
-    "preflight": "`toolkit run` refuses a job that breaks one of these rules "
-    "(`toolkit site rules`).",
-    "doctor": "`toolkit doctor` checks this machine and the cluster.",
 }
 
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page, by its path below docs/."""
+    sites = {path.stem: path for path in sorted(package_directory("sites").glob("*.toml"))}
+    recipes = {name: library.recipe_path(name) for name in list_recipes()}
     return {
         **_commands(),
         "reference/files.md": _files(),
         "reference/rules-of-explain.md": _failures(),
         "reference/rules-of-lint.md": _lint(),
-        "reference/checks.md": _checks(),
-        "reference/sites.md": _sites(),
-        "reference/recipes.md": _recipes(),
+        "reference/sites.md": _texts("Sites", _ABOUT["sites"], sites),
+        "reference/recipes.md": _texts("Recipes", _ABOUT["recipes"], recipes),
         "reference/python.md": _PYTHON,
         "reference/tested.md": tested.page(),
     }
 
 
-def codes() -> str:
-    """Return the rows of the table of exit codes."""
-    classes = [
-        error
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, errors.ToolkitError)
-    ]
-    rows = [
-        (error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
-        for error in classes
-        if error is not errors.ToolkitError
-    ]
-    return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
-
-
 def _commands() -> dict[str, str]:
     """Return a page for each command: sphinx-click asks click itself for the options."""
-    index = ["# Commands"]
-    result: dict[str, str] = {}
-    for name, (place, _) in cli.cli.entries.items():
-        result[f"reference/commands/{name}.md"] = (
-            f"```{{eval-rst}}\n.. click:: toolkit.cli.{place}\n"
-            f"   :prog: toolkit {name}\n   :nested: full\n```\n"
-        )
-    for section, rows in cli.COMMANDS.items():
-        table = [
-            f"| [`toolkit {name}`](commands/{name}.md) | {summary} |"
-            for name, (_, summary) in rows.items()
-        ]
-        index += [f"## {section}", _table("Command", "Does", table)]
+    pages = {
+        f"reference/commands/{name}.md": f"```{{eval-rst}}\n.. click:: toolkit.cli.{place}\n"
+        f"   :prog: toolkit {name}\n   :nested: full\n```\n"
+        for name, (place, _) in cli.cli.entries.items()
+    }
+    rows = (
+        f"| [`toolkit {name}`](commands/{name}.md) | {summary} |"
+        for name, (_, summary) in cli.cli.entries.items()
+    )
     contents = "\n".join(f"commands/{name}" for name in cli.cli.entries)
-    index.append(f"```{{toctree}}\n:hidden:\n\n{contents}\n```")
-    return {**result, "reference/commands.md": _page(index)}
+    toctree = f"```{{toctree}}\n:hidden:\n\n{contents}\n```"
+    index = _page(["# Commands", _table("Command", "Does", rows), toctree])
+    return {**pages, "reference/commands.md": index}
 
 
 def _table(left: str, right: str, rows: Iterable[str]) -> str:
-    """Return a table of two columns."""
     return "\n".join((f"| {left} | {right} |", "|---|---|", *rows))
 
 
 def _page(parts: Iterable[str]) -> str:
-    """Return the text of a page from its paragraphs."""
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -211,38 +187,10 @@ def _visible(script: str) -> str:
     )
 
 
-def _checks() -> str:
-    parts = ["# Checks"]
-    for title, text, checks in (
-        ("Before a job queues", _ABOUT["preflight"], described_rules()),
-        ("toolkit doctor", _ABOUT["doctor"], {item.name: item.about for item in ITEMS}),
-    ):
-        rows = (f"| `{name}` | {_plain(about)} |" for name, about in checks.items())
-        parts += [f"## {title}", text, _table("Check", "What must hold", rows)]
-    return _page(parts)
-
-
-def _sites() -> str:
-    parts = ["# Sites", _ABOUT["sites"]]
-    for name in names():
-        site = load(name)
-        date = f" (as of {site.date})" if site.date else ""
-        parts += [f"## {name}", f"{_plain(site.summary)}{date}."]
-        rows = [
-            f"| `{partition}` | {rule.nodes or ''} | {rule.cpus or ''} | {rule.gpus or ''} "
-            f"| {rule.gpu or ''} |"
-            for partition, rule in site.partitions.items()
-        ]
-        header = ("| Partition | Nodes | CPUs | GPUs | GPU |", "|---|---|---|---|---|")
-        parts.append("\n".join((*header, *rows)) if rows else "")
-    return _page(parts)
-
-
-def _recipes() -> str:
-    parts = ["# Recipes", _ABOUT["recipes"]]
-    for name in list_recipes():
-        text = library.recipe_path(name).read_text(encoding="utf-8")
-        parts += [f"## {name}", f"{_plain(library.load(name).summary)}.", _fence(text, "toml")]
+def _texts(title: str, about: str, files: Mapping[str, Path]) -> str:
+    parts = [f"# {title}", about]
+    for name, path in files.items():
+        parts += [f"## {name}", _fence(path.read_text(encoding="utf-8"), "toml")]
     return _page(parts)
 
 

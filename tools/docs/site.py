@@ -39,21 +39,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def sphinx(builder: str, target: Path, language: str = "en") -> None:
-    """Run Sphinx; a warning is an error.
-
-    Raises:
-        SystemExit: Sphinx reports warnings or failed.
-    """
+    """Run Sphinx; a warning is an error."""
     cache = PLACE / "doctrees" / f"{builder}-{language}"
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-b", builder, "-d", str(cache))
-    done = subprocess.run(
+    subprocess.run(
         (sys.executable, "-m", "sphinx", *options, str(SOURCE), str(target)),
         cwd=ROOT,  # conf.py imports tools.docs
         env={**os.environ, "DOCS_LANGUAGE": language},
-        check=False,
+        check=True,
     )
-    if done.returncode:
-        sys.exit(done.returncode)
 
 
 def build() -> None:

@@ -38,17 +38,7 @@ _FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/s
 """
 
 
-def picture(command: str, output: str, title: str) -> str:
-    """Return the picture of a terminal with a command and its output."""
-    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text(f"$ {command}", style="bold"))
-    for line in _shortened(output.rstrip("\n").split("\n")):
-        console.print(Text(line), overflow="crop", no_wrap=True)
-    return console.export_svg(title=title, code_format=_FORMAT, unique_id="terminal")
-
-
 def _shortened(lines: list[str]) -> list[str]:
-    """Return the lines with an ellipsis in the middle if there are more than fit."""
     half = _ROWS // 2
     return lines if len(lines) <= _ROWS else [*lines[:half], "...", *lines[-half:]]
 
@@ -64,6 +54,10 @@ def draw() -> None:
         stderr=subprocess.STDOUT,
         check=True,
     )
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text(f"$ {command}", style="bold"))
+    for line in _shortened(done.stdout.rstrip("\n").split("\n")):
+        console.print(Text(line), overflow="crop", no_wrap=True)
     path = DOCS / "images" / "first-run.svg"
-    path.write_text(picture(command, done.stdout, "toolkit run"), encoding="utf-8")
+    console.save_svg(str(path), title="toolkit run", code_format=_FORMAT, unique_id="terminal")
     print(path)
