@@ -117,18 +117,9 @@ def _read_squashfs(data: bytes, directory: Path) -> None:
             waiting.append(entry.inode)
 
 
-def _graft_layer(data: bytes, directory: Path) -> None:
-    del directory
-    base = tables(_BASE)
-    graft(base, tables(data), 96)
-    with damage_errors("the new one"):
-        write_tables(base)
-
-
-def _graft_base(data: bytes, directory: Path) -> None:
-    del directory
-    base = tables(data)
-    graft(base, tables(_LAYER), 96)
+def _graft(below: bytes, above: bytes) -> None:
+    base = tables(below)
+    graft(base, tables(above), 96)
     with damage_errors("the new one"):
         write_tables(base)
 
@@ -186,9 +177,6 @@ def _read_pylock(data: bytes, directory: Path) -> None:
     list(Index(settings=settings)._parse(data.decode("utf-8", "replace")))
 
 
-# ---- archives
-
-
 # ---- answers of servers
 
 
@@ -224,12 +212,8 @@ def answering(data: bytes) -> Iterator[int]:
 
 
 def _http(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
-    lines = (
-        b"HTTP/1.1 " + status,
-        b"Content-Length: %d" % len(body),
-        b"Connection: close",
-        *headers,
-    )
+    length = b"Content-Length: %d" % len(body)
+    lines = (b"HTTP/1.1 " + status, length, b"Connection: close", *headers)
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -270,8 +254,8 @@ def _asked(ask: Callable[[], object]) -> None:
 READERS: dict[str, Reader] = {
     "sif": Reader((_SIF, _ours()), _read_sif),
     "squashfs": Reader((_BASE, _LAYER), _read_squashfs, SquashfsError),
-    "layer": Reader((_LAYER,), _graft_layer, SquashfsError),
-    "base": Reader((_BASE,), _graft_base, SquashfsError),
+    "layer": Reader((_LAYER,), lambda data, _: _graft(_BASE, data), SquashfsError),
+    "base": Reader((_BASE,), lambda data, _: _graft(data, _LAYER), SquashfsError),
     "manifest": Reader((to_json(_MANIFEST).encode(),), _read_manifest),
     "model": Reader(
         (to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError
@@ -294,22 +278,8 @@ READERS: dict[str, Reader] = {
 # ---- ways to break them
 
 _NUMBERS = (
-    0,
-    1,
-    2,
-    0x7F,
-    0x80,
-    0xFF,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFF,
-    2**62,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
+    *(0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF),
+    *(2**62, 2**63 - 1, 2**63, 2**64 - 1),
 )
 _TEXTS = (
     *(b"../../x", b"/etc/x", b"\0", b"\n", b"-1", b"1e999", b"null", b"\xff\xfe"),

@@ -48,26 +48,15 @@ REFUSING: dict[str, tuple[str, ...]] = {
     "stacks": ("RUN",),
 }
 # Commands that write, start or submit; showing is not what they are for.
-ACTING = frozenset(
-    (
-        *("demo", "doctor", "forward", "run", "setup", "shell", "ssh", "notebook connect"),
-        *(
-            "bench stage",
-            "pull",
-            "push",
-            "bench allreduce",
-            "bench compare",
-            "bench scale",
-            "jobs copy",
-            "notebook start",
-        ),
-        *(f"cluster {name}" for name in "cut down exec join kill start up".split()),
-        *(f"image {name}" for name in "build copy import lock new".split()),
-        *(f"image {name}" for name in "prune pull push remove sign verify".split()),
-        *("image verify-signature", "site init", "site use"),
-        *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),
-    )
-)
+ACTING = {
+    *("demo", "doctor", "forward", "run", "setup", "shell", "ssh", "pull", "push", "jobs copy"),
+    *("notebook connect", "notebook start", "image verify-signature", "site init", "site use"),
+    *(f"bench {name}" for name in "stage allreduce compare scale".split()),
+    *(f"cluster {name}" for name in "cut down exec join kill start up".split()),
+    *(f"image {name}" for name in "build check copy import lock new".split()),
+    *(f"image {name}" for name in "prune pull push remove sign verify".split()),
+    *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),
+}
 
 
 def commands(command: click.Command, name: str = "") -> Iterator[str]:
