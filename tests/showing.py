@@ -53,7 +53,7 @@ ACTING = {
     *("notebook connect", "notebook start", "image verify-signature", "site init", "site use"),
     *(f"bench {name}" for name in "stage allreduce compare scale".split()),
     *(f"cluster {name}" for name in "cut down exec join kill start up".split()),
-    *(f"image {name}" for name in "build check copy import lock new".split()),
+    *(f"image {name}" for name in "build copy import lock new".split()),
     *(f"image {name}" for name in "prune pull push remove sign verify".split()),
     *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),
 }
