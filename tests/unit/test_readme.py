@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -30,104 +30,82 @@ from tools.docs import reference
 from tools.docs.links import COPIED
 
 ROOT = Path(__file__).parent.parent.parent
-README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = [
-    README,
-    *(
-        ROOT / name
-        for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md")
-    ),
+TOP = [
+    ROOT / f"{name}.md" for name in "README CONTRIBUTING ARCHITECTURE CHANGELOG SECURITY".split()
 ]
-PAGES += sorted(DOCS.rglob("*.md"))
+PAGES = [*TOP, *sorted(DOCS.rglob("*.md"))]
 # Pages that only the site has: it copies them, or generates them from the code.
 ON_SITE = {*COPIED.values(), *(f"docs/{name}" for name in reference.pages())}
 
 
-def codes() -> str:
-    classes = [
-        error
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, errors.ToolkitError)
-    ]
-    rows = [
-        (error.exit_code, " ".join((error.__doc__ or "").split("\n\n")[0].split()))
-        for error in classes
-        if error is not errors.ToolkitError
-    ]
-    return "".join(f"| {code} | {text.rstrip('.')} |\n" for code, text in sorted(rows))
+def codes() -> set[tuple[str, ...]]:
+    """Return the exit code of each class of errors, and what it says of itself."""
+    values = [value for value in vars(errors).values() if isinstance(value, type)]
+    classes = [each for each in values if issubclass(each, errors.ToolkitError)]
+    return {
+        (str(each.exit_code), " ".join((each.__doc__ or "").split("\n\n")[0].split()).rstrip("."))
+        for each in classes
+        if each is not errors.ToolkitError
+    }
 
 
-def verbs() -> str:
-    rows = cli.cli.entries.items()
-    return "".join(f"| `toolkit {name}` | {summary} |\n" for name, (_, summary) in rows)
+def rows(cells: Iterable[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
-def starters() -> str:
-    return "".join(f"| `{name}` | {LAUNCHERS[name].about} |\n" for name in offered())
-
-
-def exercises() -> str:
-    found = sorted((shipped("jobs")).glob("*/job.toml"))
-    return "".join(
-        f"| [`jobs/{path.parent.name}`](../jobs/{path.parent.name}) | {read_toml(path, Job).summary} |\n"
-        for path in found
-    )
-
-
-def refused_options() -> str:
-    return "".join(
-        f"| `--{option.name}` | {option.refusal} | {option.instead or '-'} |\n"
-        for option in OPTIONS.values()
-        if option.refusal
-    )
-
-
-def recipes() -> str:
-    return "".join(f"| `{name}` | {library.load(name).summary} |\n" for name in list_recipes())
-
-
-def guides() -> str:
-    return table(*read())
-
-
-def script() -> str:
-    return script_of("horovod")
-
-
-@pytest.mark.parametrize(
-    ("page", "before", "content"),
-    [
-        ("reference", "| Exit code | Means |\n|---|---|\n", codes()),
-        ("reference", "| Command | Does |\n|---|---|\n", verbs()),
-        ("running", "| Launcher | Starts |\n|---|---|\n", starters()),
-        (
-            "slurm-options",
-            "| Refused | Reason | Use instead |\n|---|---|---|\n",
-            refused_options(),
+JOBS = {path.parent.name: read_toml(path, Job) for path in shipped("jobs").glob("*/job.toml")}
+REFUSED = [option for option in OPTIONS.values() if option.refusal]
+TABLES = [
+    ("reference", "Exit code | Means", rows(sorted(codes(), key=lambda row: int(row[0])))),
+    (
+        "reference",
+        "Command | Does",
+        rows((f"`toolkit {name}`", text) for name, (_, text) in cli.cli.entries.items()),
+    ),
+    (
+        "running",
+        "Launcher | Starts",
+        rows((f"`{name}`", LAUNCHERS[name].about) for name in offered()),
+    ),
+    (
+        "slurm-options",
+        "Refused | Reason | Use instead",
+        rows((f"`--{one.name}`", one.refusal, one.instead or "-") for one in REFUSED),
+    ),
+    (
+        "images",
+        "Recipe | Contains",
+        rows((f"`{name}`", library.load(name).summary) for name in list_recipes()),
+    ),
+    (
+        "workshops",
+        "Exercise | Shows",
+        rows(
+            (f"[`jobs/{name}`](../jobs/{name})", str(job.summary))
+            for name, job in sorted(JOBS.items())
         ),
-        ("images", "| Recipe | Contains |\n|---|---|\n", recipes()),
-        ("workshops", "| Exercise | Shows |\n|---|---|\n", exercises()),
-        (
-            "guides",
-            "| Here | A step of the guides | By hand | Took | Result |\n|---|---|---|---|---|\n",
-            guides(),
-        ),
-        ("script", "```bash\n", script()),
-    ],
-)
-def test_what_is_generated_is_up_to_date(page, before, content):
-    path = DOCS / f"{page}.md"
+    ),
+    ("guides", "Here | A step of the guides | By hand | Took | Result", table(*read())),
+]
+
+
+@pytest.mark.parametrize(("page", "header", "content"), TABLES)
+def test_what_is_generated_is_up_to_date(page, header, content):
+    before = f"| {header} |\n|{'---|' * (header.count('|') + 1)}\n"
+    require(DOCS / f"{page}.md", before, content, r"(\| (`|\d|\[`).*\n)*")
+
+
+def test_the_script_of_the_page_is_up_to_date():
+    require(DOCS / "script.md", "```bash\n", script_of("horovod"), r"((?!```).*\n)*")
+
+
+def require(path: Path, before: str, content: str, old: str) -> None:
+    """Require a text in a page; ``old`` is what is replaced."""
     text = path.read_text(encoding="utf-8")
     start = text.index(before) + len(before)
     if os.environ.get("UPDATE_GOLDEN"):
-        rows = re.match(r"(\| (`|\d|\[`).*\n)*", text[start:])
-        end = (
-            text.index("```\n", start)
-            if before.startswith("```")
-            else start + (rows.end() if rows else 0)
-        )
-        text = text[:start] + content + text[end:]
+        text = text[:start] + content + re.sub(rf"\A{old}", "", text[start:])
         path.write_text(text, encoding="utf-8")
     assert text[start:].startswith(content)
 
@@ -213,7 +191,7 @@ def test_the_tests_that_the_security_policy_names_are_there():
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES[1:3], *DOCS.glob("contributing/*.md")], ids=lambda path: path.name
+    "page", [*TOP[1:3], *DOCS.glob("contributing/*.md")], ids=lambda path: path.name
 )
 def test_the_files_that_pages_for_developers_name_are_there(page):
     named = re.findall(r"`((?:toolkit|tests|tools|docs)/[\w/.-]+)`", page.read_text())
