@@ -248,14 +248,13 @@ def _submitted(case: Case, wait: Wait, *, explain: bool) -> Run:
 def explanation(decided: Plan) -> str:
     """Return a table of the plan's values and their sources."""
     directives = dict(decided.directives)
-    launch = decided.launch
     gpus = ",".join(map(str, decided.gpus_by_node)) or str(decided.gpus_per_node)
     values: dict[str, object] = {
         "runtime": decided.container.runtime,
         "image": decided.container.image,
         "modules": " ".join(decided.modules),
         "site": decided.site,
-        "launcher": launch.launcher,
+        "launcher": decided.launch.launcher,
         "nodes": directives["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
         "gpus_per_node": f"{decided.gpu_type}:{gpus}" if decided.gpu_type else gpus,
@@ -267,7 +266,7 @@ def explanation(decided: Plan) -> str:
         **{f"env {name}": value for name, value in sorted(decided.environment.items())},
         **{f"env {name}": HIDDEN for name in decided.secrets},
     }
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (
             "bind" if isinstance(value, Bind) else name,
             "-" if value in (None, "") and not name.startswith("env ") else value,
@@ -275,7 +274,4 @@ def explanation(decided: Plan) -> str:
         )
         for name, value in values.items()
     ]
-    each = f"{counted(launch.cpus_per_task, 'CPU')} each" if launch.cpus_per_task else ""
-    tasks = f"{launch.ntasks_per_node} per node, {each or 'CPUs by the GPUs of their nodes'}"
-    rows.append(("Slurm's tasks", tasks, f"launcher {launch.launcher}"))
     return console.table(("NAME", "VALUE", "SOURCE"), rows)
