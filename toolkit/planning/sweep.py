@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.run import Point
-from toolkit.slurm.hostlist import LAST_TASK, task_ranges
+from toolkit.slurm.hostlist import task_ids
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
@@ -90,18 +90,7 @@ def _words(name: str, value: str) -> tuple[str, ...]:
 
 
 def findings(job: Job) -> Iterator[ToolkitError]:
-    """Yield what is wrong with a job's array and with its sweep."""
-    array = "" if job.array is None else str(job.array)
-    numbers, _, at_once = array.strip("[]").partition("%")
-    ranges, parts = task_ranges(array), [*filter(None, numbers.split(","))]
-    if array and (len(ranges) != (len(parts) or 1) or not (at_once or "1").isdecimal()):
-        yield UsageError(
-            f"{array!r} is not a list of the elements of a job array, of which {LAST_TASK} can be "
-            "the last",
-            place="--array",
-            next_step="numbers and rising ranges: --array 0-9, or 1,4,7, or 0-99:5%4",
-        )
-        return
+    """Yield what is wrong with a job's sweep."""
     try:
         parsed = axes(job.sweep)
     except UsageError as error:
@@ -109,24 +98,23 @@ def findings(job: Job) -> Iterator[ToolkitError]:
         return
     if not parsed:
         return
-    count = math.prod(map(len, parsed.values()))
+    count, (least, most) = math.prod(map(len, parsed.values())), job.node_range
     if count > _MAX_POINTS:
         yield UsageError(
             f"the sweep has {count} points; the limit is {_MAX_POINTS}",
             place="--sweep",
             next_step="give fewer values",
         )
-    least, most = job.node_range
     if least < most:
         yield UsageError(
             "a sweep needs a fixed number of nodes",
             place="--nodes",
             next_step=f"--nodes {most}",
         )
-    beyond = next((number for ids in ranges for number in ids if number >= count), None)
-    if beyond is not None:
+    last = max(task_ids(str(job.array)), default=0)
+    if last >= count:
         yield UsageError(
-            f"the sweep has the points 0 to {count - 1}; it has no point {beyond}",
+            f"the sweep has the points 0 to {count - 1}; it has no point {last}",
             place="--array",
             next_step=f"--array 0-{count - 1}",
         )
