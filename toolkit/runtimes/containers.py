@@ -97,10 +97,7 @@ def _discover_engine(case: Case) -> Case:
 
 
 def _check_docker(case: Case) -> Iterator[ToolkitError]:
-    """Require one node, GPUs that the engine can give, and variables for the ranks alone.
-
-    Warn of groups that the ranks do not have.
-    """
+    """Require one node, GPUs that the engine can give, and variables for the ranks alone."""
     job, engine = case.job, case.engine
     program = engine.program if engine else "docker"
     if case.nodes > 1:
@@ -131,12 +128,6 @@ def _check_docker(case: Case) -> Iterator[ToolkitError]:
                 place="--env",
                 next_step="leave it out",
             )
-    if engine and engine.program == "podman" and engine.rootless and not _groups(engine):
-        yield UsageError(
-            "ranks have your first group only: podman takes no others along "
-            "through the socket that DOCKER_HOST names",
-            is_warning=True,
-        )
 
 
 def _docker(case: Case) -> Container:

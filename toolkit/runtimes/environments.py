@@ -201,22 +201,13 @@ def _require_cluster(case: Case) -> None:
         )
 
 
-def _check(case: Case, entered: Environment | None, option: str) -> Iterator[ToolkitError]:
-    """Require a directory that PATH can name, for an environment that is entered by it.
-
-    Warn of data that has another path than in a container.
-    """
+def _check(entered: Environment | None, option: str) -> Iterator[ToolkitError]:
+    """Require a directory that PATH can name, for an environment that is entered by it."""
     if entered is not None and ":" in entered.prefix:
         yield UsageError(
             f"a directory with ':' in its name cannot be on PATH: {entered.prefix}",
             place=option,
             next_step="put the environment elsewhere",
-        )
-    places = case.site.datasets
-    for data in (name for name in case.job.datasets if name in places):
-        yield UsageError(
-            f"/data/{data} exists only in containers; without one, the data is in {places[data]}",
-            is_warning=True,
         )
 
 
@@ -246,7 +237,7 @@ def _check_conda(case: Case) -> Iterator[ToolkitError]:
             place="--env",
             next_step="--env NAME",
         )
-    yield from _check(case, case.environment, "--env")
+    yield from _check(case.environment, "--env")
 
 
 def _conda(case: Case) -> Container:
@@ -317,7 +308,7 @@ NONE = Runtime(
     "none",
     "the nodes' own Python, with the site's modules, or the virtual environment that is active",
     container=_none,
-    check=lambda case: _check(case, _entered(case), "--runtime"),
+    check=lambda case: _check(_entered(case), "--runtime"),
     discover=_discover_host,
     has_user_site=True,
 )
