@@ -23,8 +23,7 @@ from toolkit.checks import failed
 from toolkit.errors import BuildError, ForbiddenError, NoSpaceError
 from toolkit.images.builder import build as building
 from toolkit.images.builder.apptainer import apptainer, layered, programs
-from toolkit.images.builder.buildlog import Reader
-from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.follow import Follower, Reader
 from toolkit.images.builder.remote_base import BuildTask
 from toolkit.images.host import host_config as host
 from toolkit.images.host import mutex, privilege, workspace

@@ -9,27 +9,35 @@ runs in namespaces (``kernel``) ends with the namespaces. The next build removes
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
-from toolkit.images.builder.buildlog import Reader
 from toolkit.images.host.host_config import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.recipe.plan import STEP
+from toolkit.images.recipe.protection import CONFLICT
 from toolkit.images.store.contents import is_listed
+from toolkit.images.verify.own_checks import Results
 from toolkit.shell import Progress
 from toolkit.units import human_time
 
 # What the last steps of every build do, for people.
 LAST_STEPS = {"checks": "run the image's checks", "pack": "into one file"}
 _LONGEST = 1 << 18  # characters of a line; what follows counts as another one
+_TAIL = 15  # lines of the log that a failure shows
+_STEP = re.compile(re.escape(STEP) + r"([^ :]+): ")
+_PACKING = "INFO:    Creating SIF file"
+_NO_SPACE = "no space left on device"
 _CLEANUP = 60.0  # seconds for a killed program to end
 
 
@@ -74,6 +82,52 @@ def stop(process: subprocess.Popen[str]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CLEANUP)
+
+
+@dataclass
+class Reader:
+    """Follow a build.
+
+    Attributes:
+        steps: The names of the coming steps that a program says begin, in order. Only the next one
+            is believed.
+        step: The current step: ``base``, a step of the recipe, ``checks`` or ``pack``.
+        command: The last command that the step began.
+        no_space: A file system was full.
+        conflict: The packages that a step of pip could not install beside the protected ones.
+    """
+
+    steps: list[str] = field(default_factory=list)
+    step: str = "base"
+    command: str = ""
+    no_space: bool = False
+    conflict: str = ""
+    results: Results = field(default_factory=Results)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
+
+    def enter(self, step: str) -> None:
+        """Begin a step."""
+        self.step, self.command, self.no_space, self.conflict = step, "", False, ""
+        self.tail.clear()
+
+    def feed(self, line: str) -> Literal["step", "check"] | None:
+        """Take a line without its end; return whether a step began or a check ended."""
+        if self.step == "checks" and is_listed(line):  # what an image lists of itself
+            self.results.feed(line)
+            return None
+        begun = _STEP.match(line)
+        name = "pack" if line.startswith(_PACKING) else begun[1] if begun else ""
+        if name and self.steps[:1] == [name]:
+            self.enter(self.steps.pop(0))
+            return "step"
+        self.no_space = self.no_space or _NO_SPACE in line.lower()
+        if line.startswith("+ ") and self.step not in ("base", "checks", "pack"):
+            self.command = line[2:]
+        if line.startswith(CONFLICT):
+            self.conflict = line.removeprefix(CONFLICT)
+        if line.strip():
+            self.tail.append(line)
+        return "check" if self.step == "checks" and self.results.feed(line) else None
 
 
 class Follower:

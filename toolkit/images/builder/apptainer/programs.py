@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
-from toolkit.images.builder.buildlog import Reader
-from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.follow import Follower, Reader
 from toolkit.images.host.host_config import ROOT, HostConfig, write_host_config
 from toolkit.images.host.kernel import Bind, module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
