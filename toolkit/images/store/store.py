@@ -4,9 +4,9 @@ An image is one file, ``<name>.sif``: its manifest and its bill of materials are
 a signature is of them, too. So whatever copies the file takes all along, and a build is made
 visible by one rename. The log of its build is ``<name>.log``.
 
-What becomes known later, such as a check that was made again, is noted in ``.<name>.note.json``. A
-note is of one file only, by the id in its header and its size. It is beside the image if that is
-this user's, else among the user's own images, as ``.<name>.<path's hash>.elsewhere.json``.
+What becomes known later, such as a check that was made again, is noted in ``.<name>.note.json``
+beside it, if the image is this user's. A note is of one file only, by the id in its header and its
+size.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from toolkit.errors import (
     UnknownImageError,
 )
 from toolkit.files import open_regular, sync, write_atomically
-from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.recipe.names import list_recipes as list_recipes
+from toolkit.images.recipe.names import require_image_name
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from toolkit.images.sif.header import Header
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
-ELSEWHERE = ".elsewhere.json"  # ends the name of a note on another directory's image
 _MOST_NOTE = 16 << 20  # bytes
 # What a note says of an image that has a manifest: what only this machine knows.
 _NOTED = (
@@ -164,9 +163,8 @@ def manifest_of(path: Path) -> Manifest | None:
     manifest = None
     with suppress(BadDataError):  # of another version of the toolkit
         manifest = from_json(text, Manifest) if text else None
-    for note in [_read_note(beside, status.st_uid) for beside in _note_paths(path)]:
-        if note is None or (note.sif_id, note.size) != (header.sif_id, status.st_size):
-            continue
+    note = _read_note(_note_path(path), status.st_uid)
+    if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
         manifest = manifest or note
         facts = {name: getattr(note, name) for name in _NOTED}
         manifest = replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
@@ -174,19 +172,8 @@ def manifest_of(path: Path) -> Manifest | None:
     return replace(manifest, **facts) if manifest else None
 
 
-def _note_paths(path: Path) -> tuple[Path, Path]:
-    """Return where notes on an image are: beside it, and among this user's own images.
-
-    An image of that name among the own ones is another one, so that the path is in the second.
-    """
-    name = path.name.removesuffix(".sif")
-    beside = path.with_name(f".{name}.note.json")
-    if path.absolute().parent == images_directory():
-        return beside, beside
-    from toolkit.images.recipe.digests import hash_texts
-
-    where = hash_texts(str(path.absolute()))[:16]
-    return beside, images_directory() / f".{name[: LONGEST - 17]}.{where}{ELSEWHERE}"
+def _note_path(path: Path) -> Path:
+    return path.with_name(f".{path.name.removesuffix('.sif')}.note.json")
 
 
 def _read_note(path: Path, owner: int) -> Manifest | None:
@@ -231,7 +218,7 @@ def publish(made: Path, directory: Path, name: str, note: Manifest | None = None
     """
     target = directory / f"{require_image_name(name, str(made))}.sif"
     sync(made)
-    beside, _ = _note_paths(target)
+    beside = _note_path(target)
     if note:
         write_atomically(beside, to_json(note))
     made.replace(target)
@@ -256,14 +243,12 @@ def settle(path: Path) -> None:
 def paths_of(path: Path) -> tuple[Path, Path, Path]:
     """Return where the files of an image are if it has them: itself, its note and its log."""
     name = path.name.removesuffix(".sif")
-    return (path, path.with_name(f".{name}.note.json"), path.with_name(f"{name}.log"))
+    return (path, _note_path(path), path.with_name(f"{name}.log"))
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
-    """Note new facts of an image: beside it, or among the own images if it is another user's."""
-    beside, own = _note_paths(path)
-    is_own = path.stat().st_uid == os.geteuid() and os.access(path.parent, os.W_OK)
-    write_atomically(beside if is_own else own, to_json(manifest))
+    """Note new facts of an image."""
+    write_atomically(_note_path(path), to_json(manifest))
 
 
 def update_manifest(
@@ -271,7 +256,7 @@ def update_manifest(
 ) -> None:
     """Note what an examination of an image found, under its lock.
 
-    Nothing is noted if another file has taken its place meanwhile, or this user may not.
+    Nothing is noted if another file has taken its place meanwhile, or it is another user's.
 
     Args:
         image: The image that was examined.
@@ -283,11 +268,7 @@ def update_manifest(
         return
     from toolkit.images.host.mutex import hold_image
 
-    with suppress(BuildError, ForbiddenError, OSError):
-        own = images_directory() / path.name
-        own.parent.mkdir(parents=True, exist_ok=True)
-        locked = path if os.access(path.parent, os.W_OK) else own
-        with hold_image(locked, "verified", wait=progress):
-            now = manifest_of(path) if path.exists() else None
-            if now and now.sif_id == image.manifest.sif_id:
-                rewrite_manifest(path, change(now))
+    with suppress(BuildError, ForbiddenError, OSError), hold_image(path, "verified", wait=progress):
+        now = manifest_of(path) if path.stat().st_uid == os.geteuid() else None
+        if now and now.sif_id == image.manifest.sif_id:
+            rewrite_manifest(path, change(now))
