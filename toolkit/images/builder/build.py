@@ -354,7 +354,6 @@ def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
 
 
 def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manifest:
-    """Return the manifest of a built image, without its contents."""
     plan, lock, sif, results = task.plan, task.lock, task.place.sif, task.follower.reader.results
     base = task.base.image if task.base else describe_base(plan.base)
     return replace(
@@ -378,7 +377,6 @@ def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manife
 
 
 def _command(recipe: str, options: BuildOptions) -> list[str]:
-    """Return the command that builds the image again."""
     words = ["toolkit", "image", "build", recipe]
     if options.lock == str(lockfile.lock_path(recipe)):
         words += ["--locked"]

@@ -158,7 +158,6 @@ def _mirror(base: Base) -> dict[str, str]:
 
 
 def _make_context(place: Workspace, dockerfile: str, plan: Plan) -> Path:
-    """Make the directory that is sent to the engine, with what steps copy."""
     context = place.scratch / "context"
     context.mkdir(mode=0o700)
     (context / "Dockerfile").write_text(dockerfile, encoding="utf-8")

@@ -198,6 +198,5 @@ def _sign(handle: int, action: str) -> None:
 
 
 def _holder(handle: int) -> str:
-    """Return what the lock's holder does: ``built by process 4711 on node1 since ...``."""
     text = os.pread(handle, _LONGEST, 0).decode(errors="replace")
     return one_line(text) or "used by another process"

@@ -180,7 +180,6 @@ def append_listing(tables: Tables, entries: Iterable[Entry]) -> tuple[int, int]:
 
 
 def _fits_run(run: Sequence[Entry], entry: Entry) -> bool:
-    """Return whether an entry can be below the same header as the run before it."""
     first = run[0]
     is_near = -0x8000 <= entry.number - first.number < 0x8000
     return len(run) < _MOST_ENTRIES and is_near and first.inode >> 16 == entry.inode >> 16

@@ -186,7 +186,6 @@ class Cache:
 
 
 def _measure(path: Path) -> tuple[int, str]:
-    """Return the size and SHA-256 of a file, or of all files of a directory with their names."""
     if path.is_file():
         return path.stat().st_size, hash_file(path)
     digest, size = hashlib.sha256(), 0

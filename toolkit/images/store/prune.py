@@ -120,7 +120,6 @@ def _list_images(directory: Path) -> list[Path]:
 
 
 def _judge(image: Path, ages: tuple[float | None, float | None], holds: Holds) -> Removal | None:
-    """Return the removal of an image if it is due."""
     if ages == (None, None) or not image.exists():
         return None
     passed = [time.time() - since for since in (image.stat().st_mtime, usage.last_used(image))]

@@ -82,23 +82,13 @@ def _components(contents: Contents) -> list[_Json]:
         url = f"pkg:pypi/{quote(name.replace('_', '-'))}@{quote(package.version, safe=':')}"
         component = _library(package.name, package.version, url)
         if package.license:
-            component["licenses"] = [_license(package.license)]
+            component["licenses"] = [{"license": {"name": package.license}}]
         components.append(component)
     return components
 
 
 def _library(name: str, version: str, url: str) -> _Json:
     return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
-
-
-def _license(text: str) -> _Json:
-    """Return SPDX's expression if the text is one, else the package's own text."""
-    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-
-    try:
-        return {"expression": canonicalize_license_expression(text)}
-    except InvalidLicenseExpression:
-        return {"license": {"name": text}}
 
 
 def materials(image: StoredImage) -> str:

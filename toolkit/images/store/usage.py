@@ -80,7 +80,6 @@ def _name(run: Path) -> str:
 
 
 def _read(file: Path) -> Use | None:
-    """Read a note; None if it is none."""
     try:
         text = read_text(file, _LONGEST, below=file.parent)
         run, job_id, cluster = text.split("\0")

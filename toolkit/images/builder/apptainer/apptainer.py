@@ -271,7 +271,6 @@ def _temporary_mounts(place: Workspace, name: str = "within") -> tuple[str, ...]
 
 
 def _environment(place: Workspace) -> dict[str, str]:
-    """Return Apptainer's whole environment."""
     environment = clean_environment()
     program = str(Path(shell.require_apptainer()).parent)
     environment |= {

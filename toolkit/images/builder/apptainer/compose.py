@@ -13,7 +13,6 @@ import platform
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from io import FileIO
 from pathlib import Path
 from threading import Event
@@ -38,7 +37,6 @@ from toolkit.images.store.sif_files import normalize, sif_errors
 
 _CHUNK = 64 << 20  # bytes that are copied at once; a build that ends waits for them
 _PAGE = 4096
-_SCHEMA = "org.label-schema."
 _ENVIRONMENT = ".singularity.d/env/90-environment.sh"
 
 
@@ -139,20 +137,6 @@ def append(target: Path, path: str, over: Event) -> Tables:
             over.set()  # what comes later is of no use, and would take the space of the steps
             raise
     return tables
-
-
-def inherited_labels(
-    base: Mapping[str, str], builder: str, machine: str, now: datetime
-) -> dict[str, str]:
-    """Return the labels of the base, and Apptainer's own in place of the base's."""
-    time = f"{now.hour}:{now.minute}:{now.second}"
-    own = {
-        f"{_SCHEMA}build-arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
-        f"{_SCHEMA}build-date": f"{now:%A}_{now.day}_{now:%B_%Y}_{time}_UTC",
-        f"{_SCHEMA}schema-version": "1.0",
-        f"{_SCHEMA}usage.apptainer.version": builder.rpartition(" ")[2],
-    }
-    return {**base, **own}
 
 
 def write_metadata(

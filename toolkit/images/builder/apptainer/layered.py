@@ -12,7 +12,6 @@ under a key of the lock. The caches are trusted as the images beside them are.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from threading import Event
 from toolkit import shell
 from toolkit.errors import NO_SPACE
 from toolkit.images.builder.apptainer import compose
-from toolkit.images.builder.apptainer.apptainer import BuildOutcome, make_base
+from toolkit.images.builder.apptainer.apptainer import BUILD_DATE, BuildOutcome, make_base
 from toolkit.images.builder.apptainer.programs import (
     LAYER_PACKING,
     SHELL,
@@ -266,7 +265,6 @@ class _LayeredBuild:
 
     @property
     def _directory(self) -> Path:
-        """The directory of the steps' changes."""
         return self.place.scratch / "steps"
 
     def compose(self) -> None:
@@ -274,10 +272,9 @@ class _LayeredBuild:
         self.follower.begin("pack")
         base, definition = self.used[0], self.task.definition()
         when = self.lock.epoch if self.lock else int(time.time())
-        now = datetime.fromtimestamp(when, timezone.utc)
-        self.builder, machine = program_version(), platform.machine()
-        own = library.labels(self.task.plan)
-        labels = compose.inherited_labels(base.note.facts, self.builder, machine, now) | own
+        now = datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
+        self.builder, own = program_version(), library.labels(self.task.plan)
+        labels = {**base.note.facts, BUILD_DATE: now, **own}
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)

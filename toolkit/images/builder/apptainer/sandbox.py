@@ -245,7 +245,6 @@ def _run_in_image(step: SandboxStep, lowers: Sequence[str], command: Sequence[st
 
 
 def _place(path: Path) -> str:
-    """Return a path below ``root`` as the image sees it."""
     return f"/{path.relative_to('root')}"
 
 
@@ -329,7 +328,6 @@ def _leave_session_of_keys() -> None:
 
 
 def _copy_products(source: Path, target: Path) -> None:
-    """Copy the regular files of a directory; no process of the image is left to exchange them."""
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         if path.is_file() and not path.is_symlink():
             shutil.copy2(path, target / path.name, follow_symlinks=False)
