@@ -20,55 +20,13 @@ from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _X86 = os.uname().machine == "x86_64"
-_NEWNS, _NEWCGROUP, _NEWUSER, _NEWNET, _NEWPID = (
-    0x20000,
-    0x02000000,
-    0x10000000,
-    0x40000000,
-    0x20000000,
-)
+_NEWNS, _NEWCGROUP, _NEWUSER, _NEWNET, _NEWPID = 1 << 17, 1 << 25, 1 << 28, 1 << 30, 1 << 29
 _BIND, _REMOUNT, _DETACH = 4096, 32, 2
-_DEVICES = {
-    "console",
-    "core",
-    "fd",
-    "full",
-    "null",
-    "ptmx",
-    "pts",
-    "random",
-    "shm",
-    "stderr",
-    "stdin",
-    "stdout",
-    "tty",
-    "urandom",
-    "zero",
-}
-_ALLOWED = {
-    "chown",
-    "dac_override",
-    "fowner",
-    "fsetid",
-    "kill",
-    "setgid",
-    "setuid",
-    "audit_write",
-    "sys_chroot",
-    "setfcap",
-}
-_NUMBERS = {
-    0: "chown",
-    1: "dac_override",
-    3: "fowner",
-    4: "fsetid",
-    5: "kill",
-    6: "setgid",
-    7: "setuid",
-    18: "sys_chroot",
-    29: "audit_write",
-    31: "setfcap",
-}
+_DEVICES = set(
+    "console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero".split()
+)
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SYS_CHROOT, AUDIT_WRITE, SETFCAP
+_ALLOWED = {0, 1, 3, 4, 5, 6, 7, 18, 29, 31}
 
 Found = Iterator[str]
 
@@ -198,14 +156,8 @@ class Attack:
         there = set(os.listdir("/dev"))
         if there - _DEVICES:
             yield f"further devices: {sorted(there - _DEVICES)}"
-        wanted = [
-            ("b", 259, 0),
-            ("b", 8, 0),
-            ("c", 1, 1),
-            ("c", 1, 11),
-            ("c", 10, 229),
-            ("c", 10, 237),
-        ]
+        wanted = [("b", 259, 0), ("b", 8, 0)]
+        wanted += [("c", major, minor) for major, minor in ((1, 1), (1, 11), (10, 229), (10, 237))]
         with suppress(OSError):
             for line in Path("/proc/partitions").read_text().splitlines()[2:]:
                 wanted.append(("b", int(line.split()[0]), int(line.split()[1])))
@@ -271,12 +223,8 @@ class Attack:
             if ":\t" in line
         )
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-            extra = [
-                number
-                for number in range(64)
-                if int(status[name], 16) >> number & 1 and _NUMBERS.get(number) not in _ALLOWED
-            ]
-            if extra:
+            held = {number for number in range(64) if int(status[name], 16) >> number & 1}
+            if extra := sorted(held - _ALLOWED):
                 yield f"{name} has the capabilities {extra}"
         if status.get("NoNewPrivs") != "1":
             yield "a program may gain privileges"

@@ -21,7 +21,7 @@ import pytest
 
 from tests.cluster.ordinary_user import becoming, change_accounts
 from tests.cluster.ranks import wait_for
-from toolkit.images.store import store
+from toolkit.images.store.store import manifest_of
 from toolkit.model.base import to_json
 
 # The tests' own store, never the user's. It stays, so that the second run need not build.
@@ -55,7 +55,7 @@ def real_image(name: str, *options: str) -> Path:
 
 def manifest_in(image: Path) -> dict[str, Any]:
     """What is known of an image, as JSON has it."""
-    known = store.manifest_of(image)
+    known = manifest_of(image)
     assert known is not None
     read: dict[str, Any] = json.loads(to_json(known))
     return read
@@ -367,3 +367,10 @@ def users_tiny(tiny_base: str, image_user: str) -> Iterator[Tiny]:
             if become:
                 shutil.chown(store.images, image_user, image_user)
             yield made
+
+
+@pytest.fixture(params=["root", "user"])
+def store(request: pytest.FixtureRequest) -> Tiny:
+    """A store of whoever runs the tests, and one of an ordinary user."""
+    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
+    return found

@@ -20,11 +20,8 @@ import pytest
 from tests.cluster.image_fixtures import Tiny, manifest_in
 from tests.cluster.ranks import wait_for
 from tests.hostile import HOSTILE
-from toolkit import __version__
 from toolkit.images.host import host_config as host
-from toolkit.images.recipe import library
 from toolkit.images.recipe.block import WHEELS
-from toolkit.images.store.settings import inspect
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 
@@ -92,30 +89,6 @@ def test_a_failed_step_is_named_with_its_command_and_the_tail(tiny: Tiny) -> Non
     assert "+ echo before" in log.read_text()
     assert tiny.left() == ["tiny.failed.log"]
     nothing_runs(tiny)
-
-
-def test_the_definition_is_one_that_apptainer_builds_without_us(tiny: Tiny) -> None:
-    recipe = tiny.recipe("echo 'two  words' > /greeting", checks='greeting = "cat /greeting"')
-    said = tiny.run("render", recipe)
-    assert said.returncode == 0, said.stderr
-    definition, image = tiny.place / "plain.def", tiny.place / "plain.sif"
-    definition.write_text(said.stdout)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tiny.place),
-        "APPTAINER_TMPDIR": str(tiny.place),
-    }
-    # As the definition's own head says for who is not root of all of the machine.
-    argv = ["apptainer", "build", "--fakeroot", str(image), str(definition)]
-    built = subprocess.run(
-        argv, env=environment, cwd="/", capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stderr
-    assert (
-        "toolkit-check: greeting passed: two  words"
-        in within(image, "sh /opt/toolkit/checks/run").splitlines()
-    )
-    assert inspect(str(image))["labels"]["toolkit.recipe"] == "tiny"
 
 
 def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
@@ -264,16 +237,6 @@ def test_temporary_files_of_a_build_are_its_own(tiny: Tiny) -> None:
             mark.unlink()
 
 
-def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
-    recipe = users_tiny.recipe("echo hello > /greeting", "id", checks='greeting = "cat /greeting"')
-    done = users_tiny.run("build", recipe)
-    assert done.returncode == 0, done.stderr
-    assert "uid=0(root)" in (users_tiny.images / "tiny.log").read_text()
-    assert users_tiny.left() == BUILT
-    assert users_tiny.run("verify", "tiny").returncode == 0
-    nothing_runs(users_tiny)
-
-
 @pytest.mark.parametrize(("which", "layers"), [("tiny", ()), ("users_tiny", ("--flat",))])
 def test_a_check_has_shared_memory_that_is_not_the_hosts(
     which: str, layers: tuple[str, ...], request: pytest.FixtureRequest
@@ -390,20 +353,6 @@ def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_ima
             check=True,
         ).stdout
         assert not re.search(pattern, said)
-
-
-def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
-    said_by_image = inspect(str(pytorch_image))["labels"]
-    assert said_by_image["toolkit.recipe"] == "pytorch_cpu"
-    assert said_by_image["toolkit.version"] == __version__
-    assert said_by_image["toolkit.recipe-hash"] == library.hash_recipe(library.load("pytorch_cpu"))
-    said = subprocess.run(
-        ["apptainer", "inspect", "--deffile", str(pytorch_image)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert said.strip() == library.definition_path("pytorch_cpu").read_text().strip()
 
 
 def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(

@@ -67,12 +67,10 @@ def _copy_libraries(program: Path, base: Path) -> None:
             shutil.copy(Path(library).resolve(), target)
 
 
-@pytest.fixture(params=["root", "user"])
-def store(request: pytest.FixtureRequest, python_base: str) -> Tiny:
-    """A store of whoever runs the tests, and one of an ordinary user."""
-    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
-    found.base = python_base
-    return found
+@pytest.fixture
+def store(store: Tiny, python_base: str) -> Tiny:
+    store.base = python_base
+    return store
 
 
 @pytest.fixture

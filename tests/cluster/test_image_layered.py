@@ -88,13 +88,6 @@ def tree(store: Tiny, image: str = "tiny") -> dict[str, tuple[str, ...]]:
     return {row[0]: tuple(row[1:-1] if row[1] == "d" else row[1:]) for row in rows}
 
 
-@pytest.fixture(params=["root", "user"])
-def store(request: pytest.FixtureRequest) -> Tiny:
-    """A store of whoever runs the tests, and one of an ordinary user."""
-    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
-    return found
-
-
 def test_only_the_steps_from_the_first_changed_one_run_again(tiny: Tiny) -> None:
     def recipe(third: str) -> Path:
         more = steps(

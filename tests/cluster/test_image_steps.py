@@ -10,8 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.image_fixtures import Tiny, manifest_in
 from tests.cluster.test_image_layered import outcomes, steps
 
@@ -44,13 +42,6 @@ for code in map(int, sys.argv[2:]):
 """
 # Of a program, of the toolkit, of a time limit, of Apptainer, of a signal, and the last one.
 CODES = (1, 74, 124, 125, 137, 255)
-
-
-@pytest.fixture(params=["root", "user"])
-def store(request: pytest.FixtureRequest) -> Tiny:
-    """A store of whoever runs the tests, and one of an ordinary user."""
-    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
-    return found
 
 
 def test_a_step_that_fails_fails_the_build_with_its_own_code(store: Tiny) -> None:
