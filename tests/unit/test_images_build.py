@@ -276,14 +276,16 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
         monkeypatch.setattr(privilege, name, ids)
     monkeypatch.setattr(privilege, "has_all_capabilities", lambda: full)
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
-    assert privilege.build_options(root=root) == options
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    assert privilege.build_options() == options
 
 
 def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(ForbiddenError, match="is not set up here") as caught:
-        privilege.build_options(root=False)
+        privilege.build_options()
     assert "apptainer config fakeroot --add " in str(caught.value.next_step)
 
 
@@ -315,9 +317,9 @@ def test_a_log_is_a_new_file_whatever_others_put_there(kind, tmp_path):
     else:
         os.mkfifo(log)
     follower = Follower("x", log, Silent())
-    follower.log_line("line")
+    follower.announce("step")
     follower.end()
-    assert (log.read_text(), precious.read_text()) == ("line\n", "precious")
+    assert (log.read_text(), precious.read_text()) == ("==> step: \n", "precious")
 
 
 def test_a_line_without_end_is_kept_short(tmp_path):

@@ -44,7 +44,6 @@ from toolkit.images.store.provenance import (
     base_state,
     describe_base,
     expected_hash,
-    find_existing,
     find_manifest,
     hash_lock,
     tool_versions,
@@ -125,22 +124,23 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
     lock = lockfile.read(Path(options.lock), plan) if options.lock else None
     directory = store.images_directory()
     make_directories(directory)
+    path = directory / f"{plan.name}.sif"
     with hold_image(
-        directory / f"{plan.name}.sif",
+        path,
         "built",
         wait=progress if options.wait else None,
         next_step="leave --no-wait out to wait for it",
     ):
-        existing = find_existing(directory, plan.name)
+        existing = find_manifest(path)
         recipe_hash = expected_hash(plan)
         if existing and not options.force:
-            path, manifest = existing
-            inputs = (manifest.recipe_hash, manifest.locked)
+            inputs = (existing.recipe_hash, existing.locked)
             if inputs == (recipe_hash, hash_lock(lock)):
                 store.settle(path)  # an earlier build may have been stopped before it
                 sweep(directory)
-                return BuildResult(path=str(path), manifest=manifest, is_current=True)
-        require_space(directory, plan.space)
+                return BuildResult(path=str(path), manifest=existing, is_current=True)
+        # The layers of an image stay in the cache.
+        require_space(directory, replace(plan.space, image=2 * plan.space.image))
         draft = Manifest(
             name=plan.name,
             sif_id="",
@@ -148,7 +148,7 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
             built="",
             recipe_hash=recipe_hash,
             locked=hash_lock(lock),
-            seconds={**plan.seconds, **(existing[1].seconds if existing else {})},
+            seconds={**plan.seconds, **(existing.seconds if existing else {})},
             command=shell_words(_command(recipe, options)),
         )
         # It is named as the log of a failed build until the build has succeeded, also if no
@@ -170,7 +170,7 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
             shown = f"; the log: {log}" if log.exists() else ""
             progress.say("stopped", f"no process of the build is left{shown}")
             raise
-        before, now = existing[1].base if existing else None, built.manifest.base
+        before, now = existing.base if existing else None, built.manifest.base
         if before and now and before.reference == now.reference and before.digest != now.digest:
             text = f"{now.reference} is {now.digest}, and was {before.digest} in the build before"
             progress.say("base", text)

@@ -215,11 +215,8 @@ class Follower:
     def announce(self, step: str) -> None:
         """Begin a step, and say so in the log."""
         self.begin(step)
-        self.log_line(f"{STEP}{step}: {self.details.get(step, '')}")
-
-    def log_line(self, line: str) -> None:
-        """Add a line of ours to the log."""
-        self._stream.write(mask_secrets(self.secrets, line) + "\n")
+        line = f"{STEP}{step}: {self.details.get(step, '')}\n"
+        self._stream.write(mask_secrets(self.secrets, line))
 
     def begin(self, step: str) -> None:
         """End the current step and begin the next."""

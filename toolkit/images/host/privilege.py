@@ -16,22 +16,18 @@ _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 _SYS_ADMIN = 21  # the capability's number
 
 
-def build_options(*, root: bool | None = None) -> tuple[str, ...]:
+def build_options() -> tuple[str, ...]:
     """Return the options of ``apptainer build`` that this user needs.
 
     Root builds directly. Any other user, and root without all capabilities, needs a user namespace:
     ``--fakeroot``.
-
-    Args:
-        root: Whether the user is root; read from the process by default.
 
     Raises:
         NeedsInstallError: Apptainer is not installed.
         ForbiddenError: This user may not build; names what to ask the administrator for.
     """
     shell.require_apptainer()
-    is_root = os.geteuid() == 0 if root is None else root
-    if is_root and has_all_capabilities():
+    if os.geteuid() == 0 and has_all_capabilities():
         return ()
     if None in map(subordinate_range, (_SUBUID, _SUBGID)) or shell.which("newuidmap") is None:
         raise _not_allowed()

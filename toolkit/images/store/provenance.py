@@ -60,13 +60,6 @@ def base_state(resolved: Plan) -> str:
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
-def find_existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
-    """Return the image in the store with its manifest, if it is complete and has one."""
-    path = directory / f"{name}.sif"
-    manifest = find_manifest(path)
-    return (path, manifest) if manifest else None
-
-
 def find_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a SIF, if it is whole and has one."""
     try:
