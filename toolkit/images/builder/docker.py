@@ -116,8 +116,7 @@ def build(task: BuildTask) -> BuildOutcome:
     code = follower.follow(words, client_environment(engine), on_line=take)
     if code != 0:
         raise follower.error(code)
-    with _engine_errors(engine, "name what it built"):
-        image = result.read_text().strip()
+    image = result.read_text().strip()
     follower.begin("convert")
     packer = _convert(engine, image, plan, place, follower)
 
