@@ -83,10 +83,10 @@ def test_pips_settings_are_those_of_an_install(pip_files, tmp_path, monkeypatch)
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os, "getuid", lambda: 54321)  # of whom /etc/passwd says nothing
     monkeypatch.delenv("PIP_CONFIG_FILE")
-    pip_files("~/.pip/pip.conf", "[global]\nclient-cert = planted\n")
+    pip_files("~/.pip/pip.conf", "[global]\ntrusted-host = planted\n")
     monkeypatch.chdir(tmp_path)
     assert read_pip_settings()["index-url"] == "https://prefix"
-    assert "client-cert" not in read_pip_settings()
+    assert "trusted-host" not in read_pip_settings()
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     assert read_pip_settings() == {"timeout": "3", "retries": "7"}
 

@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
-from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library, names
 from toolkit.images.store.diff import Difference, compare
 from toolkit.images.store.listing import catalogue_entries, listing, matching
@@ -224,24 +223,13 @@ def _describe(difference: Difference) -> Iterator[str]:
 
 @click.command("sbom")
 @click.argument("name")
-@click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write to this file instead of printing.",
-)
-def sbom(name: str, output: Path | None) -> None:
+def sbom(name: str) -> None:
     """Print the contents of an image as a bill of materials.
 
     The format is CycloneDX 1.6, in JSON. A build puts it into the image.
 
     \b
     Example:
-      toolkit image sbom pytorch_cpu -o pytorch_cpu.cdx.json
+      toolkit image sbom pytorch_cpu > pytorch_cpu.cdx.json
     """
-    text = materials(find(name))
-    if output is None:
-        console.document(json_safe(text))
-    else:
-        write_atomically(output, text)
+    console.document(json_safe(materials(find(name))))

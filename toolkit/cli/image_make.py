@@ -54,9 +54,6 @@ directory_option = click.option(
     "everywhere.",
 )
 @click.option("--lock-file", metavar="FILE", help="The same, with the lock in this file.")
-@click.option(
-    "--no-wait", is_flag=True, help="Exit with code 75 if another process builds the image now."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the path and the manifest as JSON.")
 def build(
     name: str,
@@ -65,7 +62,6 @@ def build(
     flat: bool,
     locked: bool,
     lock_file: str | None,
-    no_wait: bool,
     as_json: bool,
 ) -> None:
     """Build the image of a recipe.
@@ -96,7 +92,6 @@ def build(
         force=force,
         engine=engine,
         flat=flat,
-        wait=not no_wait,
         lock=lock_file or (str(lock_path(name)) if locked else None),
         find_site=find_site,
     )

@@ -70,7 +70,6 @@ class BuildOptions(Model, frozen=True, kw_only=True):
             compiled on exactly the same layers.
         engine: The engine that builds.
         flat: Pack the image as one by Apptainer alone, not in layers.
-        wait: Wait for another process that builds the same image; else give up.
         lock: The lock file that says exactly what to build; None for the current versions.
         find_site: Returns what the site offers that the image is verified for.
     """
@@ -78,7 +77,6 @@ class BuildOptions(Model, frozen=True, kw_only=True):
     force: bool = False
     engine: Engine = "apptainer"
     flat: bool = False
-    wait: bool = True
     lock: str | None = None
     find_site: FindSite = no_site
 
@@ -111,7 +109,6 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
 
     Raises:
         UnknownImageError, ConfigError: The recipe is unknown or malformed.
-        BusyError: Another process builds it, and ``wait`` is false.
         NoSpaceError, BuildError, NeedsInstallError, ForbiddenError: The build failed.
     """
     options = options or BuildOptions()
@@ -125,12 +122,7 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
     directory = store.images_directory()
     make_directories(directory)
     path = directory / f"{plan.name}.sif"
-    with hold_image(
-        path,
-        "built",
-        wait=progress if options.wait else None,
-        next_step="leave --no-wait out to wait for it",
-    ):
+    with hold_image(path, "built", wait=progress):
         existing = find_manifest(path)
         recipe_hash = expected_hash(plan)
         if existing and not options.force:

@@ -23,7 +23,7 @@ from toolkit.quoting import shell
 
 _SOURCES, _VARIABLES = "sources.list", "variables"
 # Every step names all of them, mounted or not, so that a step's key does not depend on them.
-_SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", _SOURCES, _VARIABLES)
+_SECRETS = ("apt.conf", CERTIFICATES, "pip.conf", _SOURCES, _VARIABLES)
 # BuildKit leaves the empty files in the image that it mounts secrets on, but for the tmpfs.
 _MOUNTS = " ".join(
     (

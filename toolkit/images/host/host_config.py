@@ -37,7 +37,6 @@ _PATIENCE = 120  # seconds for an answer of apt, on a busy machine
 # installed.
 _PLACES = ("index-url", "extra-index-url", "find-links")
 _USED_SETTINGS = (*_PLACES, "no-index", "trusted-host", "proxy", "timeout", "retries")
-_CERTIFICATE_SETTINGS = ("cert", "client-cert")
 _APT_SETTING = re.compile(
     r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
     r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
@@ -143,7 +142,7 @@ def read_pip_settings() -> dict[str, str]:
     }
     settings: dict[str, str] = {}
     for values in (*sections.values(), environment):  # the weakest first
-        for name in (*_USED_SETTINGS, *_CERTIFICATE_SETTINGS):
+        for name in (*_USED_SETTINGS, "cert"):
             if value := values.get(name):
                 settings[name] = value
     return dict(sorted(settings.items()))
@@ -196,9 +195,6 @@ def translate_host_config(
     if certificates:
         lines.append(f"cert = {ROOT}/{CERTIFICATES}")
         binds.append(Bind(source=certificates, target=CERTIFICATES))
-    if "client-cert" in settings:
-        lines.append(f"client-cert = {ROOT}/client.pem")
-        binds.append(Bind(source=settings["client-cert"], target="client.pem"))
     files = {"pip.conf": "\n".join(lines) + "\n"} if len(lines) > 1 else {}
     apt_lines = [line for line in apt if _APT_SETTING.fullmatch(line)]
     if certificates and apt_lines:

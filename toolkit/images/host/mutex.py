@@ -94,12 +94,6 @@ def make_directory(path: Path) -> None:
             os.close(handle)
 
 
-def require_writable(directory: Path) -> None:
-    """Raise ForbiddenError if this user cannot make files in a directory."""
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise forbidden(directory, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-
-
 def forbidden(path: Path, error: OSError) -> ForbiddenError:
     """Return the error for a file or directory of images that this user may not write."""
     place = path if os.path.lexists(path) else path.parent
@@ -138,7 +132,6 @@ def hold_image(
     action: str,
     *,
     wait: Progress | None = None,
-    next_step: str = "try again when that has ended",
 ) -> Iterator[None]:
     """Hold the lock of an image that is being changed.
 
@@ -148,7 +141,6 @@ def hold_image(
         image: The path of the SIF, which need not exist.
         action: The participle of what is done, for those who must wait: ``built``.
         wait: Announces a wait; None: do not wait.
-        next_step: The advice to a user who does not wait.
 
     Raises:
         BusyError: Another process holds it, and there is no ``wait``.
@@ -158,7 +150,7 @@ def hold_image(
     path = lock_path(image)
     handle = open_lock(path)
     try:
-        _take(handle, image, wait, next_step)
+        _take(handle, image, wait)
         _sign(handle, action)
         try:
             yield
@@ -169,7 +161,7 @@ def hold_image(
         os.close(handle)
 
 
-def _take(handle: int, image: Path, wait: Progress | None, next_step: str) -> None:
+def _take(handle: int, image: Path, wait: Progress | None) -> None:
     path, is_announced = lock_path(image), False
     while True:
         try:
@@ -181,7 +173,7 @@ def _take(handle: int, image: Path, wait: Progress | None, next_step: str) -> No
                 raise BusyError(
                     f"the image {name} is being {_holder(handle)}",
                     place=str(image),
-                    next_step=next_step,
+                    next_step="try again when that has ended",
                 ) from None
             if not is_announced:
                 wait.say("waiting", f"{name} is being {_holder(handle)}")

@@ -23,7 +23,6 @@ from toolkit import shell
 from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError
 from toolkit.files import lock_new_directory
 from toolkit.images.host.kernel import Bind, namespace_command
-from toolkit.images.host.mutex import require_writable
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.recipe.recipe import Space
 from toolkit.units import human_size
@@ -88,7 +87,7 @@ def make_directories(images: Path) -> None:
     """Make the directory of the images, and the one to unpack in.
 
     Raises:
-        ForbiddenError: This user may not make them, or not write to them.
+        ForbiddenError: This user may not make them.
     """
     for directory in (images, scratch_parent(images)):
         try:
@@ -98,7 +97,6 @@ def make_directories(images: Path) -> None:
                 f"the directory {directory} cannot be made: {error.strerror}",
                 next_step="set TOOLKIT_IMAGES to a directory of your own",
             ) from None
-        require_writable(directory)
 
 
 def require_space(images: Path, space: Space) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
-from toolkit.images.host.mutex import hold_image, lock_path, require_writable
+from toolkit.images.host.mutex import hold_image, lock_path
 from toolkit.images.host.workspace import sweep
 from toolkit.images.store import store, usage
 from toolkit.model.base import Model
@@ -85,14 +85,10 @@ def prune(
             given, both must hold.
         holds: returns whether a run that left no outcome still uses its image.
         dry_run: remove nothing.
-
-    Raises:
-        ForbiddenError: this user may not write to the directory.
     """
     if not directory.is_dir():
         return ()
     if not dry_run:
-        require_writable(directory)
         sweep(directory)
     results: list[Removal] = []
     for image in _list_images(directory):

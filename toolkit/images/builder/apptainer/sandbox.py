@@ -214,12 +214,9 @@ def _mount_image(lowers: Sequence[str], upper: str) -> None:
     options = f"lowerdir={':'.join(lowers)},{_OVERLAY[in_user_namespace()]}"
     options += f",upperdir={upper},workdir={scratch}"
     Path("root").mkdir(exist_ok=True)
-    try:
-        # An upper directory is worthless after a power failure, and apt otherwise waits for the
-        # disk after every file.
-        mount("overlay", "root", "overlay", NODEV, f"{options},volatile")
-    except OSError:
-        mount("overlay", "root", "overlay", NODEV, options)
+    # An upper directory is worthless after a power failure, and apt otherwise waits for the disk
+    # after every file.
+    mount("overlay", "root", "overlay", NODEV, f"{options},volatile")
 
 
 def _run_in_image(step: SandboxStep, lowers: Sequence[str], command: Sequence[str]) -> int:
