@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
 import json
 import os
 import socket
 import subprocess
 import tarfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.stand_in import standing_in
 from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import OWN, TEXT, joined, largest_file, packs, write_folder
 from toolkit.cli.groups import workshop as command
@@ -100,36 +97,22 @@ def test_packing_twice_gives_the_same_bytes_and_data_is_bound_read_only(folder, 
     assert job.bind == (f"{tmp_path}/mine/.workshop/data/digits.sqfs:/data/digits:squashfs",)
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *words: object) -> None:
-        del words
-
-
-@pytest.fixture
-def address(packed: Path, tmp_path: Path) -> Iterator[str]:
-    """Pages of the workshop on a server of this machine."""
-    pages = tmp_path / "pages"
-    pack.publish(packed.parent / "first", packed, hash_file(packed), pages, "")
-    handler = functools.partial(Quiet, directory=str(pages))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_workshop_is_joined_from_its_pages(address, packed, tmp_path, monkeypatch):
+def test_a_workshop_is_joined_from_its_pages(packed, tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    sums = (tmp_path / "pages" / "SHA256SUMS").read_text()
-    assert sums == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  workshop.tar\n"
-    places = ("", "/", "/index.html", "/workshop.tar", "?key=1", "/?key=1#top")
-    for number, path in enumerate(places):
-        mine = tmp_path / f"mine-{number}"
-        member = joined(address + path, mine)
+    pages, data = tmp_path / "pages", packed.read_bytes()
+    pack.publish(packed.parent / "first", packed, hash_file(packed), pages, "")
+    sums = (pages / "SHA256SUMS").read_text()
+    assert sums == f"{hashlib.sha256(data).hexdigest()}  workshop.tar\n"
+    assert (pages / "workshop.tar").read_bytes() == data
+    with standing_in() as server:
+        server.answers["/workshop.tar"] = lambda _: (200, {}, data)
+        for path in ("", "/ko.html", "/workshop.tar", "?key=1", "/?key=1#top"):
+            archive_of = join.fetch(f"http://{server.name}{path}", tmp_path)
+            assert archive_of.read_bytes() == data
+        member = joined(f"http://{server.name}/", tmp_path / "mine")
         assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
-    with pytest.raises(CommandFailedError, match="could not be fetched"):
-        joined(f"{address}/other.tar", tmp_path / "bad")
+        with pytest.raises(CommandFailedError, match="could not be fetched"):
+            joined(f"http://{server.name}/other.tar", tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
     assert not list(tmp_path.glob(".toolkit-workshop-*"))
 

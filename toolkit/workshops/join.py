@@ -115,7 +115,8 @@ def fetch(url: str, directory: Path) -> Path:
 
     address, mark, query = url.partition("#")[0].partition("?")  # it may have the file's key
     if not address.endswith(".tar"):
-        address = f"{address.removesuffix('/index.html').rstrip('/')}/{PACKED}"
+        page = address.rpartition("/")[0] if address.endswith(".html") else address
+        address = f"{page.rstrip('/')}/{PACKED}"
     target, most = directory / PACKED, shutil.disk_usage(directory).free // 2
     try:
         with target.open("wb") as output:
