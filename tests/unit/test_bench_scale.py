@@ -209,6 +209,18 @@ def test_more_ranks_than_cores_of_a_local_cluster_are_oversubscribed(cores, full
     assert taken_of(cores=cores).oversubscribed == full
 
 
+@pytest.mark.parametrize(
+    ("boots", "cores", "full"),
+    [("xx", 2, False), ("xx", 1, True), ("xy", 1, False), ("xx", 0, False)],
+)
+def test_more_ranks_than_cores_of_a_machine_are_oversubscribed(boots, cores, full):
+    files = [
+        replace(rank_file(rank, [1.0, 2.0], 0.5), boot=boot, cores=cores)
+        for rank, boot in enumerate(boots)
+    ]
+    assert taken_of(files=files).oversubscribed == full
+
+
 @pytest.mark.parametrize("results", [{}, {"samples_per_second": 0.0}, {"images_per_second": 5.0}])
 def test_a_metric_that_was_not_printed_is_named(results):
     with pytest.raises(errors.MalformedInputError) as caught:

@@ -80,6 +80,8 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
     (path,) = records.glob("*.json")
     file = from_json(path.read_text(), RankFile)
     assert (file.rank, len(file.steps)) == (3, 4)
+    assert file.boot
+    assert file.cores >= 1
     # The first step has no hook at its parameters yet; the others have 0.15 s of their own of 0.45.
     for (before, _), (after, own) in pairwise(file.steps):
         assert 0.15 <= own < after - before - 0.25

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
-from toolkit.model.base import Model, convert
+from toolkit.model.base import Model, Stored, convert
 from toolkit.model.case import Case
 from toolkit.planning.settings import Layer
 
@@ -45,11 +45,10 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-class Row(Model, frozen=True, kw_only=True):
+class Row(Stored, frozen=True, kw_only=True):
     """One size of buffer.
 
     Attributes:
-        sums: how many were measured; 0: unknown.
         microseconds: the median of the slowest rank.
         algorithm_gb_per_s: bytes / time, in 10^9.
         bus_gb_per_s: the same by 2 (n - 1) / n for n ranks, as NCCL defines it.
@@ -61,7 +60,6 @@ class Row(Model, frozen=True, kw_only=True):
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int
-    sums: int = 0
 
 
 class Measured(Model, frozen=True, kw_only=True):

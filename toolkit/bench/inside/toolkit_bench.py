@@ -15,7 +15,6 @@ The script must not notice any error of this module. It works on Python 3.8 and 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
 import os
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_report = sys.modules["sitecustomize"]  # type: Any  # which imports this module
+_quiet = _report._quiet
 _MOST_STEPS = 200_000  # that are recorded of one process
 _REPEATS = 5
 _MOST_BYTES = 256 << 20  # of the buffer; the time of a larger one is computed from it
@@ -112,19 +113,12 @@ class _Recorder:
         rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
         record = {"rank": int(rank), "host": socket.gethostname(), "began": self.began}
         record.update(steps=self.steps, communication=self.communication)
+        # Hosts with one kernel are one machine.
+        record.update(boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        smt = Path("/sys/devices/system/cpu/smt/active")
+        threads = 2 if smt.exists() and smt.read_text().strip() == "1" else 1
+        record.update(cores=(os.cpu_count() or 1) // threads)
         self.path.write_text(json.dumps(record))
-
-
-def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that returns None where it would raise."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        with contextlib.suppress(Exception):
-            return function(*arguments, **named)
-        return None
-
-    return call
 
 
 def _around(
@@ -269,7 +263,7 @@ if os.environ.get("TOOLKIT_SCALE"):
     _recorder = _Recorder(os.environ["TOOLKIT_SCALE"])
     for _name, _patch in _PATCHES.items():
         patch = _quiet(functools.partial(_patch, _recorder))
-        sys.modules["sitecustomize"].PATCHES.setdefault(_name, []).append(patch)
+        _report.PATCHES.setdefault(_name, []).append(patch)
     atexit.register(_quiet(_finish), _recorder)
     os._exit = _around(os._exit, _quiet(_recorder.write))
 if os.environ.get("TOOLKIT_MEMORY"):

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -35,6 +36,7 @@ class RankFile(Stored, frozen=True, kw_only=True):
         steps: of each step, the time of its end, and the seconds outside of calls in which a rank
             waits for others.
         communication: measured at the end; None: it was not.
+        boot, cores: id of the kernel of the rank's machine, and its cores.
     """
 
     rank: int
@@ -42,6 +44,8 @@ class RankFile(Stored, frozen=True, kw_only=True):
     began: float
     steps: tuple[tuple[float, float], ...]
     communication: Communication | None = None
+    boot: str = ""
+    cores: int = 0
 
 
 def number_of(data: object, key: str) -> float | None:
@@ -116,7 +120,10 @@ def sample(
     if value <= 0:
         raise _no_metric(options, name, results)
     times = timeline(files)
-    is_full = 0 < cores < plan.nodes * plan.ranks_per_node
+    on_machine = Counter(file.boot for file in files)
+    is_full = 0 < cores < plan.nodes * plan.ranks_per_node or any(
+        0 < file.cores < on_machine[file.boot] for file in files
+    )
     return Sample(
         point=point.key,
         number=number,

@@ -14,7 +14,6 @@ from toolkit.model.base import Stored
 from toolkit.units import counted
 
 Mode = Literal["strong", "weak"]
-FORMAT = 1
 MOST_POINTS = 200
 
 
@@ -241,7 +240,6 @@ class Study(Stored, frozen=True, kw_only=True):
         origin: the software and the cluster that it is repeated with, by their names.
     """
 
-    format: int = FORMAT
     directory: str = ""
     options: Options
     origin: dict[str, str] = {}
