@@ -214,7 +214,9 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             ),
             or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
-            or_dash(_known(sample.start_seconds for sample in row.samples) or None, ".3g"),
+            f"{start:.3g} s"
+            if (start := _known(sample.start_seconds for sample in row.samples))
+            else "-",
         )
         for row in entry.rows
     ]
