@@ -72,6 +72,10 @@ def test_a_server_that_answers_anything_ends_with_one_class_of_error(seed, numbe
     examined("server", broken(seed, Random(number)))
 
 
+def test_a_hash_that_is_a_number_is_none():
+    assert examined("pylock", READERS["pylock"].seeds[0].replace(b'"cc"', b"1e999")) == "read"
+
+
 def peak(function: Callable[[], object]) -> int:
     """Bytes that a function takes at most."""
     tracemalloc.start()

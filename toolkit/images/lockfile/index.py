@@ -147,7 +147,7 @@ class Index(Model, frozen=True, kw_only=True):
                     package=normalize_name(package["name"]),
                     name=unquote(urlsplit(artifact["url"]).path.rpartition("/")[2]),
                     url=artifact["url"],
-                    sha256=artifact["hashes"].get("sha256", ""),
+                    sha256=str(artifact["hashes"].get("sha256", "")),
                 )
                 for package in packages
                 for artifact in (*package.get("wheels", ()), package.get("sdist"))
