@@ -6,20 +6,17 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.errors import BuildError, ConfigError, ToolkitError
 from toolkit.files import hash_file, read_toml
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.lockfile.apply import locked_host_config, parse_missing
+from toolkit.images.lockfile.index import Index
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import Lock, parse_lock
 from toolkit.images.recipe.plan import Plan
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from toolkit.images.lockfile.index import Index
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"
@@ -60,8 +57,6 @@ def read_lock(path: Path) -> Lock:
 
 def open_index(resolved: Plan) -> Index:
     """Return the indexes of a recipe: those of pip on this machine, and those that it names."""
-    from toolkit.images.lockfile.index import Index  # with HTTP, which most builds do not need
-
     lines = (
         line
         for output in resolved.outputs

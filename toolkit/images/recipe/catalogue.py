@@ -72,20 +72,11 @@ class Release(Model, frozen=True, kw_only=True):
         return None if known is None or known.value == NONE else known.value
 
 
-# The names of all facts, in the order in which they are printed, and their labels.
-FACTS: dict[str, str] = {
-    "reference": "reference",
-    "version": "framework",
-    "python": "Python",
-    "ubuntu": "Ubuntu",
-    "cuda": "CUDA",
-    "nccl": "NCCL",
-    "openmpi": "Open MPI",
-    "hpcx": "HPC-X",
-    "driver": "driver",
-    "horovod": "Horovod",
-    "constraints": "constraints",
-}
+# The names of all facts, in the order in which they are printed.
+FACTS = (
+    *("reference", "version", "python", "ubuntu", "cuda", "nccl"),
+    *("openmpi", "hpcx", "driver", "horovod", "constraints"),
+)
 
 
 class CatalogueFile(Model, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from toolkit import __version__
 from toolkit.config import package_directory, shipped
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
+from toolkit.images.recipe import apptainer_def, dockerfile
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan, make_plan
@@ -25,11 +25,10 @@ from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.images.recipe.sources import read_source
 from toolkit.model.base import BadDataError
 
-# Format -> the module that renders it, by a function ``render(plan, labels)``, and the suffix of
-# the files in ``containers``.
+# Format -> what renders it, and the suffix of the files in ``containers``.
 FORMATS = {
-    "apptainer": ("toolkit.images.recipe.apptainer_def", ".def"),
-    "docker": ("toolkit.images.recipe.dockerfile", ".Dockerfile"),
+    "apptainer": (apptainer_def.render, ".def"),
+    "docker": (dockerfile.render, ".Dockerfile"),
 }
 
 
@@ -187,9 +186,7 @@ def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str
         form: one of ``FORMATS``.
         base: the exact base to take in place of the recipe's.
     """
-    module: Any = import_module(FORMATS[form][0])
-    text: str = module.render(replace(plan, base=base) if base else plan, labels(plan))
-    return text
+    return FORMATS[form][0](replace(plan, base=base) if base else plan, labels(plan))
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:
