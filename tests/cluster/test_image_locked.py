@@ -306,15 +306,6 @@ def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
     assert re.search(r"^differs", again.stderr, re.MULTILINE), again.stderr
 
 
-def test_a_lock_of_another_recipe_is_refused(machines: Machines) -> None:
-    other = machines.place / "small" / "small.toml"
-    other.parent.mkdir()
-    other.write_text(RECIPE.replace('"less"', '"less", "file"'))
-    refused = machines.run("second", "build", other, "--lock-file", machines.place / "small.lock")
-    assert refused.returncode == 78
-    assert "is not the one that was locked" in refused.stderr
-
-
 def test_a_version_that_the_mirror_no_longer_has_is_named(machines: Machines) -> None:
     """The image's own apt asks the real mirror, as it does in a locked build after each update."""
     lock = read_lock(machines.place / "small.lock")

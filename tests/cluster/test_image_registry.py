@@ -132,8 +132,7 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
     assert said in again.stderr
 
 
-@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "all_proxy"])
-@pytest.mark.parametrize("scheme", ["docker", "oras"])
+@pytest.mark.parametrize(("variable", "scheme"), [("HTTPS_PROXY", "docker"), ("all_proxy", "oras")])
 def test_a_pull_goes_through_the_proxy_of_the_environment(tiny, variable, scheme):
     """Skopeo and Apptainer themselves obey no ``all_proxy``."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:

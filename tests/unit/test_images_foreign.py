@@ -20,17 +20,11 @@ DIGEST = "sha256:" + "ab" * 32
     [
         ("docker://python:3.11", "python_3.11", "docker://docker.io/library/python:3.11"),
         (
-            "docker://pytorch/pytorch:2.7.1",
-            "pytorch_pytorch_2.7.1",
-            "docker://docker.io/pytorch/pytorch:2.7.1",
-        ),
-        (
             "docker://nvcr.io/nvidia/pytorch:22.03-py3",
             "nvcr.io_nvidia_pytorch_22.03-py3",
             "docker://nvcr.io/nvidia/pytorch:22.03-py3",
         ),
         ("oras://localhost:5000/a/b:1", "localhost_5000_a_b_1", "oras://localhost:5000/a/b:1"),
-        ("docker://busybox", "busybox_latest", "docker://docker.io/library/busybox:latest"),
         (
             f"docker://busybox@{DIGEST}",
             f"busybox_{DIGEST.replace(':', '_')}",
@@ -51,14 +45,6 @@ def test_a_long_reference_gets_a_name_that_a_file_can_have():
     }
     assert len(names) == 2
     assert all(is_image_name(name) and len(name) <= LONGEST for name in names)
-
-
-@pytest.mark.parametrize(
-    "image", ["docker://", "docker://A b", "docker://../x", "oras://x/y:z w", "docker://x@sha256:1"]
-)
-def test_what_is_no_reference_is_refused(image):
-    with pytest.raises(UsageError):
-        foreign.find_stored(image)
 
 
 def test_only_the_image_of_this_very_reference_is_taken(tmp_path, monkeypatch):

@@ -8,33 +8,24 @@ import pytest
 
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError
 from toolkit.images.recipe import library
-from toolkit.images.store.store import list_recipes
 
 HEAD = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 # What is wrong | its key | the nearest | the recipe: `B` is a base of four lines, `S` begins a step, `;` ends a line.
 BROKEN = r"""
 an unknown key | sumary | summary | sumary = "x"
-an unknown key of the base | base.relase | release | B relase = "x"
 an unknown kind of base | base.kind | debootstrap | summary = "x"; [base]; kind = "debootstrp"
-no kind of base | base.kind | | summary = "x"; [base]; release = "bookworm"
 an unknown block | steps[0].block | pip | B S "pipp"
 no block | steps[0].block | | B [[steps]]; packages = ["x"]
 an unknown key of the second step | steps[1].packges | packages | B S "python"; S "pip"; packges = []
 a wrong type | steps[0].packages | | B S "pip"; packages = "numpy"
-a wrong type in a list | steps[0].packages[1] | | B S "pip"; packages = ["numpy", 1]
-a wrong type of space | space.image | | B [space]; image = "1 GB"
 a missing key | steps[0] | | B S "pip"
 an option in place of a package | steps[0] | | B S "apt"; packages = ["-oDir=/"]
-an option in place of a requirement | steps[0] | | B S "pip"; packages = ["--pre"]
 a line break | steps[0].commands[0] | | B S "run"; commands = ["a\nb"]
-a line break in the summary | summary | | summary = "x\n%post"; [base]; kind = "debootstrap"; release = "bookworm"
-a control character | steps[0].packages[0] | | B S "pip"; packages = ["a\u0007"]
 an open line | steps[0] | | B S "run"; commands = ["echo \\"]
 braces in a command | steps[0] | | B S "run"; commands = ["echo {{ x }}"]
 a command in a variable | steps[0] | | B S "env"; variables = { A = "$(id)" }; expand = ["A"]
 a variable that is not there | steps[0] | | B S "env"; variables = { A = "1" }; expand = ["B"]
 no name of a variable | steps[0] | | B S "env"; variables = { "a b" = "1" }
-a command in a directory | steps[0] | | B S "workdir"; path = "`id`"
 a command in a user | steps[0] | | B S "shell"; user = "$(id)"
 a copy of nothing | steps[0] | | B S "copy"; path = "/x"
 permissions that are none | steps[0] | | B S "copy"; path = "/x"; source = "."; mode = "u+x"
@@ -42,14 +33,10 @@ a name that is taken | steps | | B S "run"; commands = ["true"]; name = "base"
 the name of a step of the build stage | steps | | B S "apt"; packages = ["git"]; S "run"; commands = ["true"]; name = "build.apt"; S "horovod"
 the name of what another compiles | steps | | B S "run"; commands = ["true"]; name = "horovod-build"; S "horovod"
 the name of what another adds | steps | | B S "run"; commands = ["true"]; S "apt"; packages = ["zip"]; S "run"; commands = ["true"]; name = "apt-more"
-two steps of one name | steps | | B S "python"; S "python"
 a name of two words | steps[0] | | B S "run"; commands = ["true"]; name = "a b"
 a relative base | base | | summary = "x"; [base]; kind = "localimage"; path = "x.sif"
-a relative definition | base | | summary = "x"; [base]; kind = "definition"; path = "x.def"
 no release | base | | summary = "x"; [base]; kind = "debootstrap"; release = "12; reboot"
 no compute capability | steps[0] | | B S "cuda"; version = "13.0"; architectures = ["sm_80"]
-the newest architecture first | steps[0] | | B S "cuda"; version = "13.0"; architectures = ["9.0", "8.0"]
-what is left out elsewhere | steps[0] | | B S "pip"; packages = ["x"]; leave_out = ["x/../../y"]
 a command in what is left out | steps[0] | | B S "pip"; packages = ["x"]; leave_out = ["$(id)"]
 a command in a variable of a wheel | steps[0] | | B S "wheel"; name = "x"; packages = ["x"]; variables = { "A=1;id" = "1" }
 an unknown operation | steps[0].operations[0] | | B S "horovod"; version = "0.28.1"; operations = ["ncccl"]
@@ -114,9 +101,3 @@ def test_what_is_unknown_is_refused(
     of_file = str(tmp_path / "x.toml") in (raised.value.place or "")
     assert of_file or raised.value.place in ("features", None)
     assert raised.value.close == close
-
-
-def test_every_shipped_recipe_is_whole() -> None:
-    assert "pytorch_cpu" in list_recipes()
-    for name in list_recipes():
-        assert library.load(name).name == name
