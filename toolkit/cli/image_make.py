@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import UnknownImageError, UsageError
+from toolkit.errors import UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import library
 from toolkit.images.recipe.library import FORMATS
@@ -211,10 +211,7 @@ def _file_of(origin: str, directory: Path) -> str:
     is_known = origin in list_recipes() or catalogue.find_by_name(origin) is not None
     if is_known or origin.endswith(".sif") or set(origin) & set("/:"):
         return origin
-    try:
-        return store.find(origin).path
-    except UnknownImageError:
-        return origin
+    return store.find(origin).path
 
 
 @click.command("import")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.catalogue import Release
 from toolkit.images.recipe.names import list_recipes
@@ -27,9 +26,6 @@ def draft(
         wanted_features: ``horovod``, and names of features.
         packages: requirements for pip.
         cwd: the directory that a relative path of a SIF is from.
-
-    Raises:
-        UnknownImageError: The base is unknown; names the nearest.
     """
     wanted = tuple(dict.fromkeys(wanted_features))
     release = catalogue.find_by_name(origin)
@@ -89,14 +85,6 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
             *space,
         ]
     reference = origin.removeprefix("docker://")
-    if "/" not in reference and ":" not in reference:
-        raise UnknownImageError(
-            f"no recipe, release or image is called {origin}",
-            place="--from",
-            choices=(*list_recipes(), *(release.name for release in catalogue.list_releases())),
-            value=origin,
-            next_step="toolkit image search",
-        )
     has = (
         "# What it has already, so that it is not built again: any of compilers, horovod, nccl, "
         "openmpi, python, ray, tensorflow, torch"
