@@ -105,7 +105,6 @@ def build(
 
 
 def _show_built(built: BuildResult) -> None:
-    """Print what a build has made, and the path of the image as the result."""
     from toolkit.images.store.listing import count_passed
 
     manifest = built.manifest
@@ -249,7 +248,6 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
 
 
 def _show_written(path: Path) -> None:
-    """Print the path of a new recipe, and what to do with it."""
     console.say("written", str(path))
     console.say("next", f"toolkit image build {path}")
     console.document(str(path))

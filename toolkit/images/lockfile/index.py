@@ -125,7 +125,6 @@ class Index(Model, frozen=True, kw_only=True):
         return [url for key in keys for url in self.settings.get(key, "").split()]
 
     def _places(self, further: Sequence[str]) -> Iterator[str]:
-        """Yield the lines of a requirements file that name the places."""
         yield from (f"--find-links {_local(place) or place}" for place in self._there("find-links"))
         if self.settings.get("no-index", "").lower() in ("1", "true", "yes"):
             yield "--no-index"

@@ -97,7 +97,6 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
 
 
 def _with_source(step: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Return a step whose source is an absolute path."""
     if step.get("block") != "copy" or not isinstance(step.get("source"), str):
         return step
     return {**step, "source": os.path.abspath(directory / step["source"])}  # noqa: PTH100

@@ -316,7 +316,6 @@ def _image_steps(
 
 
 def _first_apt(outputs: Iterable[Step]) -> Iterator[Step]:
-    """Yield the step that installs the Debian packages of the first steps."""
     packages = sorted({package for output in outputs for package in output.packages})
     if packages:
         yield Step(
@@ -342,7 +341,6 @@ def _lines(output: Step, *, in_place: bool) -> tuple[str, ...]:
 
 
 def _build_steps(outputs: Iterable[Step]) -> Iterator[Step]:
-    """Yield the steps of the build stage beyond the common ones."""
     known = tuple(outputs)
     packages = sorted({package for output in known for package in output.build_packages})
     if packages:

@@ -78,7 +78,6 @@ def download(
 
 
 def _find_login(url: str, logins: Iterable[str]) -> tuple[str, str] | None:
-    """Return the user and password for the server of a URL, if there are any."""
     for parts in map(urlsplit, logins):
         if parts.username and parse_origin(parts.geturl()) == parse_origin(url):
             return unquote(parts.username), unquote(parts.password or "")

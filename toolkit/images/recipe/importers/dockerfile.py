@@ -209,7 +209,6 @@ class DockerfileImport:
         self._set |= values.keys()
 
     def _set_variables(self, values: dict[str, str], *, build: bool = False) -> None:
-        """Add a step that sets variables, given as expanding values."""
         variables = dict(values)
         for name, value in values.items():
             if not list_names(value):
