@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 
 from tests.progress import Silent
 from toolkit.errors import BusyError, ClusterError, ConfigError, SlurmUnreachableError, UsageError
-from toolkit.localcluster import access, config, directory, options, packages, processes, waiting
+from toolkit.localcluster import access, config, directory, options, packages, processes
 from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
 from toolkit.localcluster.shape import (
@@ -364,19 +364,6 @@ def test_what_nodes_share_below_tmp(monkeypatch):
                 shared_directories(outside, (wrong,))
     assert not below_private("/tmp")
     assert not below_private("/tmpfiles/x")
-
-
-def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths):
-    paths.run.mkdir(parents=True)
-    paths.logs.mkdir()
-    paths.step.write_text("munge\n")
-    ended = subprocess.Popen("false", text=True)
-    ended.wait()
-    for subject in ("munged", "slurmd.nid001", "cluster"):
-        paths.log_of(subject).write_text(f"of {subject}\n")
-    with pytest.raises(ClusterError, match="did not start: of cluster") as caught:
-        waiting.await_idle(paths, ended, ["nid001"], Silent())
-    assert caught.value.details == ("munged.log:", "of munged", "cluster.log:", "of cluster")
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from tests.hostile import HOSTILE
 from toolkit import sites
 from toolkit.cli.groups import site as command
-from toolkit.config import package_directory
 from toolkit.errors import ConfigError, UnknownSiteError, UsageError
 from toolkit.lint.linter import lint
 from toolkit.lint.script import Context
@@ -299,13 +298,6 @@ def test_what_commands_say():
     assert parse_probe("") == NodeProbe()
 
 
-@pytest.mark.parametrize("verb", ["use", "show", "check"])
-def test_an_unknown_site_names_the_nearest(verb):
-    error = CliRunner().invoke(command, [verb, "nueron"]).exception
-    assert isinstance(error, UnknownSiteError)
-    assert error.close == "neuron"
-
-
 @pytest.mark.parametrize("name", ["ours", "../x", "auto", "a b", ""])
 def test_a_site_is_not_written_over_nor_beside(name, own):
     (own / "ours.toml").write_text('name = "ours"\n')
@@ -316,13 +308,3 @@ def test_the_schema_that_is_shipped_is_of_these_models():
     for path, text in schemas().items():
         assert path.read_text(encoding="utf-8") == text, "python -m tools.docs schemas renews it"
         assert r"\\Z" not in text, "editors take a pattern for one of JavaScript, which has no such"
-    shipped = (package_directory("sites") / "site.schema.json").read_text(encoding="utf-8")
-    definitions = json.loads(shipped)["$defs"]
-    assert definitions["Site"]["properties"]["purge_days"]["description"].startswith(
-        "files of `submit_directory`"
-    )
-    assert (
-        definitions["SitePartition"]["properties"]["jobs_running"]["description"]
-        == "limits for one user."
-    )
-    assert definitions["Site"]["additionalProperties"] is False
