@@ -145,7 +145,7 @@ def test_the_first_partition_is_the_default():
         ({"gpu_type": "v100 x"}, "--gpu-type", "a name of letters"),
         ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
         ({"memory": "1"}, "--mem-per-node", "at least 100"),
-        ({"nodes": 1001}, "--nodes", "1 to 1000"),
+        ({"nodes": 1001}, None, "1 to 1000"),
         ({"cpus": 0}, "--cpus-per-node", "1 to 4096"),
     ],
 )

@@ -50,9 +50,9 @@ def from_options(
     try:
         return convert(data, Shape)
     except BadDataError as error:
-        field = error.key.rpartition(".")[2]
-        place = "--partition" if error.key.startswith("partitions") else "--nodes"
-        raise _bad(_OPTIONS.get(field, place), str(error), "toolkit cluster up --help") from None
+        is_partition = error.key.startswith("partitions")
+        place = "--partition" if is_partition else _OPTIONS.get(error.key.rpartition(".")[2])
+        raise _bad(place, str(error), "toolkit cluster up --help") from None
 
 
 def with_light(shape: Shape, light: bool | None) -> Shape:
@@ -76,5 +76,5 @@ def from_file(path: Path) -> Shape:
     return read_toml(path, Shape, named=True)
 
 
-def _bad(place: str, cause: str, next_step: str) -> UsageError:
+def _bad(place: str | None, cause: str, next_step: str) -> UsageError:
     return UsageError(cause, place=place, next_step=next_step)
