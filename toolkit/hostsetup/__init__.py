@@ -1,5 +1,5 @@
-"""Set up a machine: find what is missing, decide, announce, install and test.
+"""Set up a machine: find what is missing, and install it.
 
-``read_facts`` reads the machine and changes nothing, ``decide`` turns facts into actions (pure),
-``install`` carries them out.
+``read_facts`` reads the machine and changes nothing, ``decide`` turns facts into what has to be
+done (pure), ``install`` does it.
 """
