@@ -123,7 +123,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"requeue": True, "signal": "B:USR1@60", "time": "2"}, "--signal", "as soon as it runs"),
     # what is no sweep
     *(({"sweep": (text,)}, "--sweep", "NAME=VALUE") for text in ("lr", "lr=", "lr=1,,2", 'lr="1', "lr=1\n2")),
-    *(({"sweep": texts}, "--sweep", "twice") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),
+    *(({"sweep": texts}, "--sweep", "once") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),
     ({"sweep": ("lr=1,2",), "array": "0,2"}, "--array", "no point 2"),
     ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "--nodes", "fixed number of nodes"),
     ({"sweep": tuple(f"{name}={MANY}" for name in "abc")}, "--sweep", "the sweep has 1000000000 points; the limit is 10000"),

@@ -30,23 +30,12 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for text in texts:
         match = _AXIS.match(text)
         values = _values(match["values"]) if match else ()
-        if not match or not values or "" in values:
+        is_twice = len(set(values)) < len(values) or (match and match["name"] in parsed)
+        if not match or not values or "" in values or is_twice:
             raise UsageError(
-                f"expected NAME=VALUE,VALUE, got {text!r}",
+                f"expected NAME=VALUE,VALUE, each name and value once, got {text!r}",
                 place="--sweep",
                 next_step="--sweep lr=0.1,0.01",
-            )
-        if match["name"] in parsed:
-            raise UsageError(
-                f"{match['name']} is given twice",
-                place="--sweep",
-                next_step="give all values of a name in one --sweep",
-            )
-        if len(set(values)) < len(values):
-            raise UsageError(
-                f"{text!r} has a value twice",
-                place="--sweep",
-                next_step="give each value once",
             )
         parsed[match["name"]] = values
     return parsed
