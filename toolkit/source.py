@@ -383,7 +383,6 @@ class _Program:
 
 
 def _is_always_run(node: ast.AST, is_main: bool) -> bool:
-    """Return whether what stands directly in a node runs whenever the node does."""
     match node:
         case ast.Module() | ast.ClassDef():
             return True
@@ -435,7 +434,6 @@ def _sorted(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _bytes(path: Path, most: int) -> bytes | None:
-    """Return the first bytes of a regular file; None if it cannot be read."""
     try:
         with open_regular(path) as stream:
             return stream.read(most)
@@ -511,5 +509,4 @@ def _work_tree(folder: Path) -> Path | None:
 
 
 def _is_system(path: Path) -> bool:
-    """Return whether a path is where images have files of their own."""
     return path == Path("/") or any(path.is_relative_to(place) for place in _SYSTEM)

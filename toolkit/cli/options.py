@@ -197,7 +197,6 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
 
 
 def _slurm_option(option: SlurmOption) -> Callable[[Any], Any]:
-    """Return the option of a command line that an option of sbatch has."""
     names = [f"--{option.name}"]
     names += [f"-{option.short}"] if option.short and option.short not in _TAKEN else []
     if option.kind == "switch":

@@ -172,7 +172,6 @@ def _require_reason(force: str | None) -> None:
 
 
 def _show_queued(run: Run, *, as_json: bool) -> None:
-    """Print the job of a run that is not followed."""
     console.say("queued", f"job {run.job_id}   follow: toolkit logs -f {run.word}")
     if as_json:
         answer = {"run": run.name, "job_id": run.job_id, "directory": str(run.directory)}
@@ -206,7 +205,6 @@ def _failed_points(name: str) -> dict[str, Any]:
 
 
 def _show_script(case: Case, *, explain: bool, as_json: bool) -> None:
-    """Print the script of a dry run."""
     from toolkit import scripts
 
     decided = decide(case)

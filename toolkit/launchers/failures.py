@@ -90,7 +90,6 @@ def _is_stopped(failure: Failure) -> bool:
 
 
 def _exit_code(text: str) -> int:
-    """Return the exit code in srun's message."""
     if code := _CODE.search(text):
         return int(code[1])
     killed = (128 + number for name, number in _SIGNALS.items() if text.startswith(name))

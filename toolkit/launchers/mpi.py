@@ -87,7 +87,6 @@ def _parameters(interface: str | None) -> dict[str, str]:
 
 
 def _by_pmi(case: Case, environment: dict[str, str], template: str | None = None) -> Launch:
-    """Start one task for each rank, which the PMI numbers."""
     own = {f"OMPI_MCA_{name}": value for name, value in _parameters(case.interface).items()}
     return default(
         case,

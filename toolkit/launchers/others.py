@@ -212,7 +212,6 @@ SUBMITIT = Launcher(
 
 
 def _check_shell(case: Case) -> Iterator[ToolkitError]:
-    """Require a terminal."""
     if not (case.job.interactive and case.job.pty):
         yield UsageError(
             "the launcher shell is for a terminal", place="--launcher", next_step="toolkit shell"

@@ -382,7 +382,6 @@ def _openmmlab(case: Case, name: str) -> Arguments:
 
 
 def _filled(case: Case, arguments: Arguments) -> dict[str, Any]:
-    """Return the words of the program: the script, what is filled in, the user's own arguments."""
     filled, first = _fill(case, arguments), len(case.command)
     return {
         "program": (*case.command, *filled, *case.job.arguments),
@@ -391,7 +390,6 @@ def _filled(case: Case, arguments: Arguments) -> dict[str, Any]:
 
 
 def _fill(case: Case, arguments: Arguments) -> list[str]:
-    """Return the words of the arguments that are filled in."""
     words, given = [], {word.partition("=")[0] for word in case.job.arguments}
     for names, value in arguments.items():
         option = case.source.option(*names)

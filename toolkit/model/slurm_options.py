@@ -262,7 +262,6 @@ def _passed(
     *,
     in_help: bool = True,
 ) -> tuple[SlurmOption, ...]:
-    """Return options that have no flag of `toolkit run`."""
     return tuple(
         SlurmOption(
             name,

@@ -127,7 +127,6 @@ def _site_layer(site: Site) -> Layer:
 
 
 def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
-    """Return the case as far as the settings tell."""
     (job, unset), origins = with_variables(settings.job), dict(settings.origins)
     if job.site == "auto" or "site" not in origins:
         origins["site"] = cluster.origin if job.site == "auto" else "default"
@@ -159,7 +158,6 @@ def next_directory(runs: Path, name: str) -> Path:
 
 
 def _with_image(case: Case) -> Case:
-    """Return the case with what its runtime needs: an image, an environment, an engine."""
     if case.runtime is None:
         return case  # The plan refuses the runtime.
     try:
@@ -218,7 +216,6 @@ def _image(case: Case) -> Image:
 
 
 def _with_source(case: Case) -> Case:
-    """Return the case with what the script says, and the directories that it needs."""
     target = case.target
     read = source.read(case)
     if case.cluster is None:
@@ -290,7 +287,6 @@ def _with_facts(case: Case) -> Case:
 
 
 def _with_host(case: Case, cwd: Path) -> Case:
-    """Return the case with what the rules about this machine find, and its tree."""
     image, job = case.image, case.job
     if case.cluster and image.is_here and job.require_signed and case.is_sif:
         from toolkit.images.store.signatures import signature

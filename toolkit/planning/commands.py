@@ -231,7 +231,6 @@ def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _launcher_of(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]] | None:
-    """Return the name of the launcher that a command starts with, and the rest of its words."""
     plain = tuple(words)
     if words and _is_on_path(words[0]):
         options = list(takewhile(_SWITCHES_OF_PYTHON.__contains__, words[1:]))
@@ -296,7 +295,6 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
 
 
 def _compare(place: str, settings: Mapping[str, Any], flags: Layer) -> None:
-    """Refuse a command that says something else than the flags."""
     for key, value in settings.items():
         if "env" not in key and str(flags.values.get(key, value)) not in (str(value), "auto"):
             option = f"--{key.replace('_', '-')}"
@@ -309,12 +307,10 @@ def _compare(place: str, settings: Mapping[str, Any], flags: Layer) -> None:
 
 
 def _is_on_path(word: str) -> bool:
-    """Return whether a word is a Python that is searched for on PATH."""
     return "/" not in word and is_python(word)
 
 
 def _take(place: str, command: Command, rest: list[str], given: dict[str, list[str]]) -> None:
-    """Take one option, and its value, from the front of the words."""
     word = rest.pop(0)
     option, equals, value = word.lstrip("-").partition("=")
     option = option.replace("_", "-")
@@ -340,7 +336,6 @@ def _take(place: str, command: Command, rest: list[str], given: dict[str, list[s
 
 
 def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
-    """Return the settings that a command's options amount to."""
     settings: dict[str, Any] = {key: given[key][-1] for key in _OF_JOB if key in given}
     for key in (NODES, PER_NODE, RESTARTS, CPUS):
         text = given.get(key, [""])[-1]

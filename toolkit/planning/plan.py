@@ -177,7 +177,6 @@ def _writes_reports(case: Case, launch: Launch) -> bool:
 
 
 def _origins(case: Case) -> dict[str, str]:
-    """Return the source of each setting, and of what is decided in place of one that is unset."""
     job, partition = case.job, case.partition
     each = f"one for each of {job.gpu_option}"
     is_shared = job.most_gpus and partition and partition.gpus
@@ -220,7 +219,6 @@ def _environment(case: Case, launch: Launch, origins: dict[str, str]) -> dict[st
 
 
 def _secret_names(job: Job) -> tuple[str, ...]:
-    """Return the user's variables that are declared secret or look like secrets, sorted."""
     return tuple(
         sorted(
             name for name, value in job.env.items() if name in job.secret or is_secret(name, value)

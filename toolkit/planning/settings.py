@@ -226,7 +226,6 @@ def _setting(name: str, key: str, text: str) -> dict[str, Any]:
 
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
-    """Return the value of a variable for an option of sbatch, which may be a switch."""
     option = OPTIONS.get(name)
     is_switch = option is not None and (option.takes == "flag" or option.kind == "switch")
     return _SWITCH.get(text.lower(), text) if is_switch else text

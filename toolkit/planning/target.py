@@ -130,7 +130,6 @@ def _script(name: str, path: Path, cwd: Path) -> Target:
 
 
 def _repeated(path: Path, cwd: Path, *, is_live: bool) -> tuple[Target, Layer]:
-    """Return the target of a run, in its snapshot if it has one, and its own settings."""
     from toolkit.model.run import Snapshot
     from toolkit.runs.run import Run
 

@@ -298,7 +298,6 @@ def locked(case: Case) -> Iterator[ToolkitError]:
 
 
 def _lock(case: Case, name: str) -> str:
-    """Return the SHA-256 of a recipe's lock as it is today; empty: there is none."""
     for place in (Path(case.directory) / "recipes", shipped("recipes")):
         with suppress(OSError):
             return hash_file(place / f"{name}.lock")

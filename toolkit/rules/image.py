@@ -128,7 +128,6 @@ def gpu_code(case: Case) -> Iterator[ToolkitError]:
 
 
 def _recipes_for(capability: str, manifest: Manifest) -> list[str]:
-    """Return the recipes with code for a GPU and the image's frameworks, the smallest first."""
     from toolkit.images.recipe import catalogue, library
     from toolkit.images.recipe.names import list_recipes
 
@@ -184,7 +183,6 @@ def _notes(case: Case, packages: Sequence[str]) -> list[str]:
 
 
 def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
-    """Return the commands that bring packages to where the ranks run."""
     if case.noun == "environment":
         return shell_words([python.path, "-m", "pip", "install", *packages])
     if not case.is_sif or case.manifest is None:

@@ -96,7 +96,6 @@ def size(case: Case) -> Iterator[ToolkitError]:
 
 
 def _cpus(case: Case) -> int:
-    """Return the CPUs that the job takes of a node."""
     job = case.job
     return (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
 
@@ -347,7 +346,6 @@ def _launcher(case: Case) -> Iterator[ToolkitError]:
 
 
 def _interactive(case: Case) -> Iterator[ToolkitError]:
-    """Yield what contradicts ``--interactive``."""
     job, (least, most) = case.job, case.job.node_range
     given = {
         "--array": job.array is not None,

@@ -32,7 +32,6 @@ def _directories(case: Case, name: str) -> dict[str, Any]:
 
 
 def _check_apptainer(case: Case) -> Iterator[ToolkitError]:
-    """Require a command that starts containers."""
     if not case.facts.container:
         yield NeedsInstallError(
             f"neither {' or '.join(case.site.containers)} is on PATH",
@@ -89,7 +88,6 @@ _CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
 
 def _discover_engine(case: Case) -> Case:
-    """Find the engine that answers, and what the image's Python can import."""
     from toolkit.runtimes.docker import discover
 
     engine, manifest = discover(case.image.path)

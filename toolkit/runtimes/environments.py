@@ -191,7 +191,6 @@ def _variables(prefix: Path) -> dict[str, str]:
 
 
 def _require_cluster(case: Case) -> None:
-    """Raise UsageError for a Python of a cluster that this machine does not reach."""
     if case.cluster is None:
         raise UsageError(
             f"the runtime {case.job.runtime} uses a Python of the cluster, "
@@ -212,7 +211,6 @@ def _check(entered: Environment | None, option: str) -> Iterator[ToolkitError]:
 
 
 def _discover_conda(case: Case) -> Case:
-    """Find the environment of this name or path, and what its Python can import."""
     _require_cluster(case)
     if case.job.conda_env is None:
         return case
@@ -230,7 +228,6 @@ def _discover_conda(case: Case) -> Case:
 
 
 def _check_conda(case: Case) -> Iterator[ToolkitError]:
-    """Require the name of an environment; ``discover`` has found that it exists."""
     if case.job.conda_env is None:
         yield UsageError(
             "the runtime conda needs the name of an environment",
@@ -276,7 +273,6 @@ _VARIABLES = {"venv": "VIRTUAL_ENV", "conda": "CONDA_PREFIX"}
 
 
 def _discover_host(case: Case) -> Case:
-    """Find the Python on PATH, and what it can import."""
     _require_cluster(case)
     return case._replace(environment=probe((*case.site.modules, *case.job.modules)))
 

@@ -129,7 +129,6 @@ def _parts(plan: Plan) -> dict[str, list[str]]:
 
 
 def _options(plan: Plan, quote: Callable[[object], str]) -> list[str]:
-    """Return the options of sbatch or salloc, with their values quoted."""
     rows = ((f"--{quoting.sbatch_option(name)}", value) for name, value in plan.sbatch_options)
     return [option if value is None else f"{option}={quote(value)}" for option, value in rows]
 
@@ -142,7 +141,6 @@ def _directives(plan: Plan) -> list[str]:
 
 
 def _home(container: Container) -> str:
-    """Return the container's home on the host, as a word of the shell."""
     if container.home:
         return quoting.shell_with_variables(container.home)
     return f'"${{SCRATCH:-$HOME/.cache}}"/toolkit/home/{quoting.shell(container.home_name)}'
@@ -193,7 +191,6 @@ def _command(plan: Plan) -> str:
 
 
 def _exports(values: Mapping[str, str], prefix: str = "") -> list[str]:
-    """Return lines that export variables, several in a line."""
     lines: list[str] = []
     for name, value in sorted(values.items()):
         word = f"{prefix}{name}={quoting.shell(value)}"
