@@ -214,8 +214,7 @@ def interrupted_by_signals() -> Iterator[list[int]]:
     """
     received: list[int] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
+    def stop(number: int, _: FrameType | None) -> None:
         received.append(number)
         raise KeyboardInterrupt
 

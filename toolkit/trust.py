@@ -6,7 +6,9 @@ runs, and for private directories. What users name on the command line is their 
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -103,9 +105,6 @@ def _is_private(gid: int) -> bool:
     Members are only those that the group lists: to find all users whose first group it is would
     mean to read the whole directory of a site.
     """
-    import grp
-    import pwd
-
     try:
         group, name = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -116,9 +115,6 @@ def _is_private(gid: int) -> bool:
 def _error(
     path: Path, target: Path, place: Path, status: os.stat_result, writers: str
 ) -> UntrustedError:
-    import grp
-    import pwd
-
     what = "it" if place == path else str(place)
     causes = {
         "owner": f"{what} belongs to user {_name(pwd.getpwuid, status.st_uid)}",

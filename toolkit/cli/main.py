@@ -27,9 +27,8 @@ from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 Commands = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
-def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+def _choose_cluster(_context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
     """Have everything in this process, and what it starts, mean this local cluster."""
-    del context, parameter
     if name is None:
         return
     from toolkit.localcluster.paths import require_name

@@ -40,9 +40,8 @@ def pattern(name: str, form: str, example: str) -> Callable[[str], int | str]:
     return convert
 
 
-def split_words(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...]:
+def split_words(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Return the words of an option that has several, quoted as in a shell."""
-    del ctx, param
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:  # quotes that are not closed

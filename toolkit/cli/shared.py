@@ -60,9 +60,8 @@ def complete_sites() -> Iterable[str]:
     return ("auto", *sites.names())
 
 
-def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN by the runs in the directory of ``--runs``."""
-    del param
     from toolkit.runs.run import all_runs
 
     runs = all_runs(ctx.params.get("runs") or Path("runs"))
@@ -95,9 +94,8 @@ def require_passed(results: Sequence[Result], what: str) -> None:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
-def _chosen_runs(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
+def _chosen_runs(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path:
     """Return the directory of runs; in a completion, click ignores that the settings are broken."""
-    del ctx, param
     from toolkit.planning.settings import chosen
 
     return value or Path(chosen(Path.cwd()).runs or "runs")
