@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pwd
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,6 @@ def packs(folder: Path, target: Path, **options: Any) -> Path:
     """Pack a workshop's folder; return the file."""
     pack.pack(folder, target, Silent(), **options)
     return target
-
-
-def interrupted_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; after so many calls, Ctrl-C comes in place of each."""
-    numbers = itertools.count()
-
-    def interrupted(*arguments: Any, **options: Any) -> Any:
-        if next(numbers) >= calls:
-            raise KeyboardInterrupt
-        return function(*arguments, **options)
-
-    return interrupted
 
 
 @contextlib.contextmanager
