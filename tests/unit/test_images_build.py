@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections import namedtuple
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ import pytest
 from tests.progress import Silent
 from toolkit import shell
 from toolkit.checks import failed
-from toolkit.errors import BuildError, ForbiddenError, NoSpaceError
+from toolkit.errors import ForbiddenError, NoSpaceError
 from toolkit.images.builder import build as building
 from toolkit.images.builder.apptainer import apptainer, layered, programs
 from toolkit.images.builder.follow import Follower, Reader
@@ -89,38 +88,19 @@ class Said(Silent):
         self.lines.append(f"{subject} {text}")
 
 
-def decided(
-    monkeypatch: pytest.MonkeyPatch, images: Path, reason: str, outcome: object
-) -> tuple[list[str], list[str]]:
-    """Build on a machine without layers for this reason; return which ways were tried, and what was said."""
+def test_a_build_is_flat_if_layers_are_impossible_which_is_said(monkeypatch, tmp_path):
     tried: list[str] = []
-
-    def in_layers(*_: object) -> object:
-        tried.append("layers")
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
-    monkeypatch.setattr(building, "why_no_layers", lambda *_: reason)
-    monkeypatch.setattr(layered, "build", in_layers)
+    monkeypatch.setattr(building, "why_no_layers", lambda *_: "no overlays")
+    monkeypatch.setattr(layered, "build", lambda *_: tried.append("layers"))
     monkeypatch.setattr(apptainer, "build", lambda *_: tried.append("flat"))
     said = Said()
-    with workspace.workspace(images) as place, suppress(BuildError):
-        follower = Follower("x", images / "log", said)
+    with workspace.workspace(tmp_path) as place:
+        follower = Follower("x", tmp_path / "log", said)
         task = BuildTask(library.load("pytorch_cpu"), None, None, place, follower)
         building._run(task, said, "apptainer", flat=False)
-    return tried, said.lines
-
-
-def test_a_build_is_flat_if_layers_are_impossible_which_is_said(monkeypatch, tmp_path):
-    tried, said = decided(monkeypatch, tmp_path, "no overlays", None)
     assert tried == ["flat"]
-    assert said[0].startswith("flat no overlays: Apptainer does not confine the steps")
-
-
-@pytest.mark.parametrize("cause", ["exit code 124", "namespaces: Operation not permitted"])
-def test_a_build_that_fails_in_layers_is_never_repeated_flat(monkeypatch, tmp_path, cause):
-    assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
+    (line,) = said.lines
+    assert line.startswith("flat no overlays: Apptainer does not confine the steps")
 
 
 def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(monkeypatch, tmp_path):
