@@ -370,12 +370,6 @@ def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manife
 
 def _command(recipe: str, options: BuildOptions) -> list[str]:
     words = ["toolkit", "image", "build", recipe]
-    if options.lock == str(lockfile.lock_path(recipe)):
-        words += ["--locked"]
-    elif options.lock:
-        words += ["--lock-file", options.lock]
-    elif options.flat:
-        words += ["--flat"]
-    if options.engine != "apptainer":
-        words += ["--engine", options.engine]
-    return words
+    words += ["--lock-file", options.lock] if options.lock else []
+    words += ["--flat"] if options.flat else []
+    return [*words, "--engine", "docker"] if options.engine == "docker" else words
