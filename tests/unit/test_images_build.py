@@ -347,6 +347,7 @@ def test_without_bubblewrap_there_are_no_layers(tmp_path, monkeypatch):
 
 def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(tmp_path, monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(shell, "run", lambda words, **_: shell.Result(tuple(words), 0, "", ""))
     (tmp_path / "real").mkdir()
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         link = Path(place, "link")

@@ -103,19 +103,32 @@ def fence_command(
 
     Args:
         place: The directories of this build.
-        follower: Shows that there is no fence, for want of bubblewrap.
+        follower: Shows that there is no fence.
         readable: What Apptainer reads, wherever it is.
         cwd: Its current directory.
 
     Raises:
-        NeedsInstallError: bubblewrap is not installed, and root could write to every file.
+        ForbiddenError: Root has no fence, and could write to every file of this machine.
     """
-    bubblewrap = shell.which("bwrap")
-    if bubblewrap is None:
-        if may_mount():
-            raise NeedsInstallError(_NO_BUBBLEWRAP, next_step="toolkit setup")
-        follower.say("warning", f"Apptainer may write to all files that you may: {_NO_BUBBLEWRAP}")
-        return ()
+    bubblewrap, reason = shell.which("bwrap"), _NO_BUBBLEWRAP
+    if bubblewrap:
+        words = _fence_words(bubblewrap, place, (str(cwd), *readable), cwd)
+        probe = shell.run([*words, "true"], env=clean_environment(), cwd="/", check=False)
+        if probe.ok:
+            return words
+        reason = " ".join(probe.tail(1))
+    if may_mount():
+        raise ForbiddenError(
+            f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
+            next_step="toolkit setup; or build as an ordinary user",
+        )
+    follower.say("warning", f"Apptainer may write to all files that you may write to: {reason}")
+    return ()
+
+
+def _fence_words(
+    bubblewrap: str, place: Workspace, readable: Iterable[str], cwd: Path | str
+) -> tuple[str, ...]:
     before: tuple[str, ...] = ()
     with suppress(ForbiddenError):  # bubblewrap itself makes a namespace with one user
         prepare = _OWN_PROC + (_READ_ONLY_DEVICES if may_mount() else "") + 'exec "$@"'
@@ -131,8 +144,7 @@ def fence_command(
         empty.chmod(0o777)
         words += ["--bind", str(empty), name]
     # By the path that is written and by where its links lead.
-    names = (str(cwd), *readable)
-    for path in dict.fromkeys(path for name in names for path in (name, os.path.realpath(name))):
+    for path in dict.fromkeys(path for name in readable for path in (name, os.path.realpath(name))):
         if any(path.startswith(f"{name}/") for name in replaced):
             words += ["--ro-bind", path, path]
     for path in map(os.path.realpath, place.directories):
