@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from threading import Event
 
 from toolkit import shell
 from toolkit.errors import NO_SPACE
@@ -46,7 +44,6 @@ from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.plan import Step
 from toolkit.images.recipe.reproducible import ENVIRONMENT
-from toolkit.images.sif.tables import Tables
 from toolkit.images.store import cache as caches
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import VARIABLES, read_contents
@@ -63,16 +60,12 @@ def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
             was compiled on exactly the same layers is used again.
         host: The host configuration that the steps see, unless there is a lock.
     """
-    run, over = _LayeredBuild(task, host), Event()
+    run = _LayeredBuild(task, host)
     try:
-        with run.cache.used(), ThreadPoolExecutor(1) as pool:
-            run.copy = lambda path: pool.submit(compose.append, task.place.sif, path, over)
-            try:
-                run.take_base()
-                run.run_steps()
-                run.compose()
-            finally:
-                over.set()  # a build that fails does not wait for its data
+        with run.cache.used():
+            run.take_base()
+            run.run_steps()
+            run.compose()
     except OSError as error:
         run.follower.reader.no_space |= error.errno in NO_SPACE
         run.follower.reader.tail.append(str(error))
@@ -85,7 +78,6 @@ class _LayeredBuild:
 
     Attributes:
         used: The base and the layers on it, as far as the build has come.
-        copy: Appends the data of each to the image, one after the other, meanwhile.
         cached: The names of the steps that came from the cache.
         builder: The program that builds; empty until it is asked.
     """
@@ -96,8 +88,6 @@ class _LayeredBuild:
         self.task, self.fresh, self.lock = task, task.fresh, task.lock
         self.cache = Cache(self.place.images)
         self.used: list[CacheEntry] = []
-        self.copy: Callable[[str], Future[Tables]]
-        self._copies: list[Future[Tables]] = []
         self.cached: list[str] = []
         self._lock_key = hash_lock(self.lock)
         self._locked = [layer.sha256 for layer in self.lock.layers] if self.lock else []
@@ -128,7 +118,7 @@ class _LayeredBuild:
                 replace=self.fresh,
             )
             self._is_changed = True
-        self._take(entry)
+        self.used.append(entry)
         self._lowers.append(_lower(entry))
 
     def run_steps(self) -> None:
@@ -147,14 +137,7 @@ class _LayeredBuild:
                 entry = self._keep(step, self.place.output / f"{upper}.sqfs")
                 self._lowers.append(Lower(path=upper))
                 self._is_changed = True
-            self._take(entry)
-
-    def _take(self, entry: CacheEntry) -> None:
-        self.used.append(entry)
-        self._copies.append(self.copy(entry.path))
-        for copy in self._copies:
-            if copy.done():
-                copy.result()  # raises why it failed, before further steps run
+            self.used.append(entry)
 
     def _find(self, kind: str, key: str) -> CacheEntry | None:
         """Return the cache's entry for the next layer, if it may be used."""
@@ -268,7 +251,7 @@ class _LayeredBuild:
         return self.place.scratch / "steps"
 
     def compose(self) -> None:
-        """Compose the image of its layers, whose data are in it, or on their way."""
+        """Compose the image of its layers."""
         self.follower.begin("pack")
         base, definition = self.used[0], self.task.definition()
         when = self.lock.epoch if self.lock else int(time.time())
@@ -283,7 +266,7 @@ class _LayeredBuild:
         text = compose.write_metadata(directory, sections, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
-        layers = [copy.result() for copy in (*self._copies, self.copy(str(layer)))]
+        layers = [compose.append(self.place.sif, path) for path in paths]
         compose.finish(self.place.sif, paths, layers, (definition, text), when)
 
     def outcome(self) -> BuildOutcome:
