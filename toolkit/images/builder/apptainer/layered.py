@@ -12,7 +12,6 @@ under a key of the lock. The caches are trusted as the images beside them are.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -65,12 +64,11 @@ def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
         with run.cache.used():
             run.take_base()
             run.run_steps()
-            run.compose()
+            return run.compose()
     except OSError as error:
         run.follower.reader.no_space |= error.errno in NO_SPACE
         run.follower.reader.tail.append(str(error))
         raise run.follower.error(error.errno or 1) from None
-    return run.outcome()
 
 
 class _LayeredBuild:
@@ -79,11 +77,9 @@ class _LayeredBuild:
     Attributes:
         used: The base and the layers on it, as far as the build has come.
         cached: The names of the steps that came from the cache.
-        builder: The program that builds; empty until it is asked.
     """
 
     def __init__(self, task: BuildTask, host: HostConfig) -> None:
-        self.builder = ""
         self.place, self.follower, self.plan = task.place, task.follower, task.exact()
         self.task, self.fresh, self.lock = task, task.fresh, task.lock
         self.cache = Cache(self.place.images)
@@ -195,13 +191,8 @@ class _LayeredBuild:
             products = str(made) if is_last else ""
             upper = self._run_step(step, lowers, () if self.lock else binds, products)
             lowers = [*lowers, Lower(path=upper)]
-        copied = self.place.output / "products-kept"
-        shutil.copytree(made, copied, symlinks=True)  # later steps see the original
-        facts = {"on": compiled_on}
-        self.cache.keep(
-            caches.WHEELS, key, copied, about=plan.build[-1].name, facts=facts, replace=True
-        )
-        return str(made)
+        name, facts = plan.build[-1].name, {"on": compiled_on}
+        return self.cache.keep(caches.WHEELS, key, made, about=name, facts=facts, replace=True).path
 
     def _run_step(
         self, step: Step, lowers: Iterable[Lower], binds: tuple[Bind, ...] = (), products: str = ""
@@ -250,13 +241,13 @@ class _LayeredBuild:
     def _directory(self) -> Path:
         return self.place.scratch / "steps"
 
-    def compose(self) -> None:
+    def compose(self) -> BuildOutcome:
         """Compose the image of its layers."""
         self.follower.begin("pack")
         base, definition = self.used[0], self.task.definition()
         when = self.lock.epoch if self.lock else int(time.time())
         now = datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
-        self.builder, own = program_version(), library.labels(self.task.plan)
+        own = library.labels(self.task.plan)
         labels = {**base.note.facts, BUILD_DATE: now, **own}
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
@@ -268,14 +259,11 @@ class _LayeredBuild:
         paths = [*(entry.path for entry in self.used), str(layer)]
         layers = [compose.append(self.place.sif, path) for path in paths]
         compose.finish(self.place.sif, paths, layers, (definition, text), when)
-
-    def outcome(self) -> BuildOutcome:
-        """Return the outcome of the build."""
-        made, base = zip(self._names, self.used, strict=True), self.used[0]
+        made = zip(self._names, self.used, strict=True)
         # Bases of earlier versions have none in their notes.
         variables = base.note.variables or read_contents(base.path, VARIABLES).variables
         return BuildOutcome(
-            self.builder,
+            program_version(),
             tuple(self.cached),
             variables,
             tuple(Layer(name=name, sha256=entry.note.digest) for name, entry in made),
