@@ -121,43 +121,6 @@ def build(
     return BuildOutcome(program_version(), variables=variables)
 
 
-def build_base(
-    base: Base,
-    place: Workspace,
-    target: Path,
-    follower: Follower,
-    *,
-    environment: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """Build only the base of an image, for layers to be put on it; return its labels.
-
-    Raises:
-        BuildError, NoSpaceError: It failed.
-        NeedsInstallError, ForbiddenError: This machine or user cannot build.
-    """
-    build_options()
-    began = int(time.time()) - 1
-    cwd, text = "/", "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
-    if isinstance(base, Definition):  # what it copies is relative to it
-        cwd, text = str(Path(base.path).parent), read_text(Path(base.path))
-    if base.output().setup:
-        text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
-    _run(
-        text,
-        target,
-        place,
-        follower,
-        (*_base_arguments(base, place), *_temporary_mounts(place, "base")),
-        packing=(*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES),
-        login=environment or {},
-        cwd=cwd,
-        readable=base.output().reads,
-    )
-    normalize_times(target, began, EPOCH)
-    labels: dict[str, str] = inspect(target)["labels"]
-    return labels
-
-
 def make_base(
     plan: Plan,
     key: str,
@@ -167,18 +130,53 @@ def make_base(
     environment: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> CacheEntry:
-    """Build the base of a plan, and keep it in the cache; errors as of ``build_base``."""
-    made = place.output / "base.sif"
-    facts = build_base(plan.base, place, made, follower, environment=environment)
-    about = plan.base.output().detail
+    """Build only the base of an image, for layers to be put on it; keep it in the cache.
+
+    Args:
+        plan: The plan of the image.
+        key: The key in the cache.
+        place: The directories of this build.
+        follower: Follows it.
+        environment: Further variables for Apptainer, such as a login.
+        replace: As of ``Cache.keep``.
+
+    Raises:
+        BuildError, NoSpaceError: It failed.
+        NeedsInstallError, ForbiddenError: This machine or user cannot build.
+    """
+    build_options()
+    base, made, began = plan.base, place.output / "base.sif", int(time.time()) - 1
+    cwd, text = "/", "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
+    if isinstance(base, Definition):  # what it copies is relative to it
+        cwd, text = str(Path(base.path).parent), read_text(Path(base.path))
+    if base.output().setup:
+        text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
+    _run(
+        text,
+        made,
+        place,
+        follower,
+        (*_base_arguments(base, place), *_temporary_mounts(place, "base")),
+        packing=(*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES),
+        login=environment or {},
+        cwd=cwd,
+        readable=base.output().reads,
+    )
+    normalize_times(made, began, EPOCH)
     variables = promised_variables(read_contents(str(made), VARIABLES).variables, {}, ())
     return Cache(place.images).keep(
-        BASES, key, made, about=about, facts=facts, variables=variables, replace=replace
+        BASES,
+        key,
+        made,
+        about=base.output().detail,
+        facts=inspect(made)["labels"],
+        variables=variables,
+        replace=replace,
     )
 
 
 def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
-    """Return the base of a plan from the cache, or build it; errors as of ``build_base``."""
+    """Return the base of a plan from the cache, or build it; errors as of ``make_base``."""
     entry = Cache(place.images).use(BASES, plan.base_key)
     return entry or make_base(plan, plan.base_key, place, follower)
 
@@ -187,7 +185,7 @@ def pack_archive(definition: str, place: Workspace, follower: Follower, cwd: Pat
     """Build ``place.sif`` of another engine's archive in ``cwd``; return the program that did it.
 
     A user without subordinate ids may do this, too: no step changes an owner. Errors as of
-    ``build_base``.
+    ``make_base``.
     """
     follower.begin("pack")
     _run(definition, place.sif, place, follower, _temporary_mounts(place), cwd=cwd)

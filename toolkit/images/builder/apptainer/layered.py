@@ -52,7 +52,7 @@ from toolkit.model.image import Layer
 
 
 def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
-    """Build the task's ``place.sif``, but only what changed; errors as of ``build_base``.
+    """Build the task's ``place.sif``, but only what changed; errors as of ``make_base``.
 
     Args:
         task: The build. If it is fresh, every step runs and replaces the cache entries; only what
