@@ -59,7 +59,8 @@ def test_an_image_is_copied_to_a_directory(far, built, sshd, tmp_path):
 def test_images_go_by_age_and_use_and_never_below_a_run(built):
     sif, run = built.images / "tiny.sif", built.place / "runs/train-0001"
     run.mkdir(parents=True)
-    (run / "run.json").write_text("{}")
+    for name in ("run.json", "plan.json"):
+        (run / name).write_text("{}")
     note = f"from pathlib import Path; from toolkit.images.store import usage; usage.note(Path({str(sif)!r}), usage.Use(Path({str(run)!r})))"
     subprocess.run([sys.executable, "-c", note], check=True)
     old = time.time() - 40 * 86400

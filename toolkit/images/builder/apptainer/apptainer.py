@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
+from toolkit.errors import ForbiddenError
 from toolkit.files import read_text
 from toolkit.images.builder.apptainer.compose import normalize_times
 from toolkit.images.builder.apptainer.programs import (
@@ -229,8 +231,9 @@ def _run(
     words = [shell.require_apptainer(), "build", "--force", "--notest"]
     words += ["--mksquashfs-args", " ".join(packing), *arguments]
     fence = fence_command(place, follower, readable, cwd)
-    # Behind the fence, a user is root already and may change owners.
-    words += build_options() if may_mount() or not fence else ()
+    if may_mount() or not fence:  # else a user is root already and may change owners
+        with suppress(ForbiddenError):  # who packs an archive changes none
+            words += build_options()
     environment = {**_environment(place), **login}
     files = (str(target), str(definition))
     code = follower.follow([*fence, *words, *files], environment, steps=steps, cwd=cwd)
