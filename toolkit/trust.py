@@ -121,7 +121,9 @@ def _error(
         "group": f"the members of group {_name(grp.getgrgid, status.st_gid)} can write to {what}",
         "others": f"every user of this machine can write to {what}",
     }
-    directory = (place if stat.S_ISLNK(status.st_mode) else target).parent
+    is_project = writers == "group" and stat.S_ISDIR(status.st_mode)
+    around = (place if stat.S_ISLNK(status.st_mode) else target).parent
+    directory = place if is_project else around
     step = f"if you trust all who can write there: export {VARIABLE}={shell(directory)}"
     if writers != "owner" and status.st_uid == os.geteuid():
         step = f"chmod {writers[0]}-w {shell(place)}; or {step}"

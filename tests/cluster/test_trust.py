@@ -159,7 +159,7 @@ def test_the_directory_of_a_group_is_refused_until_it_is_trusted(victim, scratch
     before = f"umask 002; mkdir -p {work}"
     code, said = victim.run(work, f"{scratch.parent}/train.py", before=before)
     assert code == 94, said
-    assert f"the members of group {GROUP} can write to the directory {ours}" in said
+    assert f"the members of group {GROUP} can write to {ours}" in said
     assert f"export TOOLKIT_TRUST={ours}" in said
     assert list(work.iterdir()) == []
     trusting = {"TOOLKIT_TRUST": str(ours)}
@@ -236,5 +236,5 @@ def test_in_a_user_namespace_ones_own_is_trusted_and_another_users_is_not(how, v
         shutil.rmtree(theirs)
     *made, trapped, unknown = done.stdout.splitlines()
     assert made == ["True", "True"], done.stderr
-    assert f"every user of this machine can write to the directory {trap}" in trapped
-    assert f"the directory {scratch.parent} belongs to user" in unknown
+    assert f"every user of this machine can write to {trap}" in trapped
+    assert f"{scratch.parent} belongs to user" in unknown

@@ -257,7 +257,7 @@ def test_who_can_write_is_named_with_the_remedy(tmp_path, give, monkeypatch):
         patch.setattr(trust, "_is_private", lambda _: False)
         step = refused("members of group")
     assert f"chmod g-w {course}; or " in step
-    assert f"export TOOLKIT_TRUST={file.parent}" in step
+    assert f"export TOOLKIT_TRUST={course}" in step
     give(course)
     assert refused("belongs to user").endswith(f"export TOOLKIT_TRUST={file.parent}")
     monkeypatch.setenv("TOOLKIT_TRUST", f"/nowhere:{tmp_path / 'way'}")
