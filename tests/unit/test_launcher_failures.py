@@ -29,8 +29,7 @@ _ENDED = (
 
 # The launcher, its logs by host ("" for the batch shell's), and rank, host and code of the failure.
 FAILURES = (
-    *((name, {"": _SRUN}, (2, "nid002", 3)) for name in ("horovod", "horovod-gloo", "mpi")),
-    *((name, {"": _SRUN}, (2, "nid002", 3)) for name in ("tensorflow", "ray")),
+    ("horovod", {"": _SRUN}, (2, "nid002", 3)),
     ("accelerate", {"nid002": _SUMMARY.splitlines()}, (3, "nid002", 7)),
     ("mpirun", {"": ["  Process name: [[20446,1],2]", "  Exit code:    3"]}, (2, None, 3)),
     ("mpirun", {"": ["Process name: [prterun-nid001-681@1,1]", "   Exit code:    1"]}, (1, None, 1)),

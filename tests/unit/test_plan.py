@@ -30,16 +30,9 @@ ON_GPUS = {"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}
 MINE = {"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}
 # The settings, the rest of the case, and what is decided.
 DECIDED: list[tuple[dict[str, Any], dict[str, Any], Callable[[Plan], Any], Any]] = [
-    # torchrun starts one agent with the CPUs of all its ranks
-    ({"cpus_per_task": 2}, {}, lambda plan: dict(plan.directives)["ntasks-per-node"], "1"),
-    ({"cpus_per_task": 2}, {}, lambda plan: dict(plan.directives)["cpus-per-task"], "4"),
-    ({"cpus_per_task": 2}, {}, lambda plan: plan.ranks_per_node, 2),
-    ({"cpus_per_task": 2}, {}, lambda plan: plan.environment["OMP_NUM_THREADS"], "2"),
     # ranks and CPUs follow the GPUs
     (ON_GPUS, {}, lambda plan: (plan.ranks_per_node, plan.cpus_per_rank), (4, 10)),
-    (ON_GPUS, {}, lambda plan: dict(plan.directives)["gres"], "gpu:4"),
     (ON_GPUS, {}, lambda plan: plan.origins["ntasks_per_node"], "one per GPU"),
-    (ON_GPUS, {}, lambda plan: plan.shape, "2 nodes x 4 GPUs"),
     # a foreign image is entered by exec, and ours by run
     ({}, {}, lambda plan: plan.container.action, "run"),
     ({}, {"manifest": None}, lambda plan: plan.container.action, "exec"),
@@ -65,10 +58,6 @@ def test_what_is_decided(job, given, value, expected):
 @pytest.mark.parametrize(
     ("job", "kind", "words"),
     [
-        ({"nodes": 3}, ShapeError, "has 2 node"),
-        ({"gpus": 8}, ShapeError, "has 2 GPU"),
-        ({"cpus_per_task": 9}, ShapeError, "CPU"),
-        ({"time": "2-00:00:00"}, ShapeError, "1440 minutes"),
         ({"time": "soon"}, UsageError, "not a time"),
         ({"partition": "mian"}, UnknownPartitionError, "close: main"),
         ({"launcher": "torchrn"}, UnknownLauncherError, "close: torchrun"),
