@@ -386,19 +386,14 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
         except _NOT_UP as error:
             if _has_slurm() and not os.environ.get("TOOLKIT_CLUSTER"):
                 return Cluster(sites.load("generic"), Client(Access()), "the Slurm on PATH")
-            step = error.next_step or ""
-            if _has_slurm():  # but another one was named
-                raise SlurmUnreachableError(
-                    error.cause,
-                    place="--cluster or TOOLKIT_CLUSTER",
-                    next_step=f"{step}; unset TOOLKIT_CLUSTER for the Slurm on PATH",
-                ) from None
-            if step.startswith("toolkit"):
-                step += " (a real Slurm on this machine), or log in to a cluster's login node"
+            lacks, other = "", "unset TOOLKIT_CLUSTER for the Slurm on PATH"
+            if not _has_slurm():
+                lacks = "this machine has no Slurm, and "
+                other = "or log in to a cluster; toolkit run --site NAME --dry-run plans for one"
             raise SlurmUnreachableError(
-                f"this machine has no Slurm, and {error.cause}",
+                lacks + error.cause,
                 place="--site auto",
-                next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
+                next_step=f"{error.next_step or 'toolkit cluster up'}; {other}",
             ) from None
     site = sites.load(name)
     try:

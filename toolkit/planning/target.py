@@ -99,8 +99,6 @@ def resolve(
     if program and _is_program(name) and (path.is_dir() or not path.exists()):
         return Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {})
     step = "toolkit run --help describes scripts and jobs"
-    if any(path.glob("*.ipynb")):
-        step = f"it has notebooks: toolkit notebook {quote(name)}"
     if _is_program(name) and not path.exists():
         step = f"if it is a program of the image: toolkit run ... -- {name}"
     # The shipped jobs, and the scripts in the directory and in its folders.
