@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,11 +29,12 @@ from toolkit.errors import (
 from toolkit.files import open_regular, sync, write_atomically
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.recipe.names import require_image_name
-from toolkit.images.sif.header import JSON, Header
-from toolkit.images.store.sif_files import normalize, open_sif
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
+
+if TYPE_CHECKING:
+    from toolkit.images.sif.header import Header
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
 _MOST_NOTE = 16 << 20  # bytes
@@ -139,6 +141,8 @@ def _open(path: Path) -> StoredImage:
 
 def whole_header(path: Path) -> Header:
     """Read the header of a SIF that is not cut off; errors as of ``open_sif``."""
+    from toolkit.images.store.sif_files import open_sif
+
     with open_sif(path) as image:
         return image.header
 
@@ -151,6 +155,9 @@ def manifest_of(path: Path) -> Manifest | None:
     Raises:
         ImageMissingError, MalformedInputError: as of ``open_sif``.
     """
+    from toolkit.images.sif.header import JSON
+    from toolkit.images.store.sif_files import open_sif
+
     with open_sif(path) as image:
         header, status, text = image.header, image.status, image.read(JSON, MANIFEST)
     manifest = None
@@ -193,6 +200,7 @@ def seal(path: Path, manifest: Manifest, bill: str, epoch: int | None = None) ->
         The manifest as readers of the file get it.
     """
     from toolkit.images.store.settings import add_object
+    from toolkit.images.store.sif_files import normalize
 
     text = to_json(replace(manifest, sif_id="", size=0))
     add_object(path, text, MANIFEST, "--datatype", "6")
