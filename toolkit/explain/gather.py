@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
@@ -216,7 +217,9 @@ def of_file(path: Path) -> Evidence:
 
 def of_stream(stream: BinaryIO) -> Evidence:
     """Return the evidence in a log on standard input; both ends of a large one are searched."""
-    return of_lines(ends(io.BytesIO(stream.read()), logs.MOST))
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy)
+        return of_lines(ends(copy, logs.MOST))
 
 
 def rules() -> dict[str, Rule]:
