@@ -11,7 +11,7 @@ from toolkit.localcluster.paths import default_name
 from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import fields_of
-from toolkit.units import counted
+from toolkit.units import counted, whole
 
 _MOST = 6  # jobs that are shown
 _UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)\[]+(?:\[[^\]]*\])?[^,\s)]*)")
@@ -196,8 +196,7 @@ def _jobs(dependency: str) -> str:
 
 
 def _count(job: Mapping[str, str]) -> str:
-    number = job.get("NumNodes", "?").partition("-")[0]
-    return counted(int(number), "node") if number.isdecimal() else f"{number} nodes"
+    return counted(whole(job.get("NumNodes", "").partition("-")[0]) or 1, "node")
 
 
 def _unavailable(client: Client, reason: str, nodes: Mapping[str, tuple[str, str]]) -> str:
@@ -223,30 +222,18 @@ def _unavailable(client: Client, reason: str, nodes: Mapping[str, tuple[str, str
 def _busy(
     client: Client, job: Mapping[str, str], nodes: Mapping[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    partition = job.get("Partition", "?")
-    needs = f"it needs {_count(job)} of {partition} that are free"
-    if nodes:
-        idle = sum(state.rstrip("*~#") == "idle" for state, _ in nodes.values())
-        out = sum(bool(_OUT.search(state)) for state, _ in nodes.values())
-        of = f"{idle} of the {len(nodes)} nodes of {partition} {'is' if idle == 1 else 'are'} idle"
-        needs = f"it needs {_count(job)}; {of}"
-        needs += f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
-    yield "waits", needs
-    of_it = (f"--partition={partition.partition(',')[0]}",) if partition != "?" else ()
-    squeue = ("squeue", "--noheader", *of_it)
-    waiting = client.ask(*squeue, "--states=PENDING", "--format=%Q").stdout.split()
-    own = job.get("Priority", "")
-    ahead = sum(int(value) > int(own) for value in waiting if value.isdecimal() and own.isdecimal())
-    if job.get("Reason") == "Priority" or ahead:
-        which = counted(ahead, "waiting job") if ahead else "other waiting jobs"
-        yield "before it", f"{which} with a higher priority"
-    states = ("--states=RUNNING,COMPLETING", "--sort=e")
-    running = client.ask(*squeue, *states, "--format=%i|%u|%N|%e").stdout.splitlines()
+    """Yield what the job needs, and which jobs hold its resources."""
+    partition = job.get("Partition", "").partition(",")[0]
+    idle = sum(state.rstrip("*~#") == "idle" for state, _ in nodes.values())
+    of = f"{idle} of the {len(nodes)} nodes of {partition} {'is' if idle == 1 else 'are'} idle"
+    yield "waits", f"it needs {_count(job)}; {of}"
+    of_it = (f"--partition={partition}",) if partition else ()
+    words = ("squeue", "--noheader", *of_it, "--states=RUNNING,COMPLETING", "--sort=e")
+    running = client.ask(*words, "--format=%i|%u|%N|%e").stdout.splitlines()
     holders = [row.strip().split("|") for row in running if row.count("|") == 3]
     for number, (holder, user, where, end) in enumerate(holders[:_MOST]):
-        is_known = end not in ("", "N/A", "NONE", "Unknown")
-        until = f", until {end} at the latest" if is_known else ""
-        yield "" if number else "held by", f"job {holder} of {user} on {where}{until}"
+        text = f"job {holder} of {user} on {where}, until {end} at the latest"
+        yield "" if number else "held by", text
     if len(holders) > _MOST:
         yield "", f"and {len(holders) - _MOST} more jobs"
     yield (
