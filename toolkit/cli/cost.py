@@ -19,7 +19,7 @@ from toolkit.slurm import accounting
 from toolkit.units import human_time, or_dash
 
 _BAR = 20  # characters
-_MOST_GPUS = 16  # that are shown one by one
+_MOST_GPUS = 16  # that are shown; --json has all of them
 _MOST_MARKS = 60  # of a curve; a longer one is a plain line
 
 
@@ -82,24 +82,21 @@ def _rows(run: Run, known: efficiency.Efficiency) -> Iterator[tuple[str, str]]:
         busy = f"{known.cpu_share * known.cpus:.1f} of {known.cpus} CPUs were busy on average"
         yield "cpu", f"{_bar(known.cpu_share)}  {busy}"
     if (memory := known.memory) is not None:
-        sizes = dict.fromkeys(efficiency.gib(size) for size in (memory.least, memory.most))
-        of = f"{' to '.join(sizes)} of {efficiency.gib(memory.asked)} on the fullest node"
+        of = f"{efficiency.gib(memory.most)} of {efficiency.gib(memory.asked)} on the fullest node"
         yield "memory", f"{_bar(memory.share)}  {of}"
     for number, gpu in enumerate(known.gpus[:_MOST_GPUS]):
         size = f"{efficiency.gib(gpu.memory)} of {efficiency.gib(gpu.total)}"
         watts = f", {gpu.power:.0f} of {or_dash(gpu.limit, '.0f')} W" if gpu.power else ""
         text = f"{_bar(gpu.busy / 100)}  {gpu.host} GPU {gpu.number}, {size}{watts}"
         yield "" if number else "gpu", text
-    if len(known.gpus) > _MOST_GPUS:
-        yield "", f"... and {len(known.gpus) - _MOST_GPUS} more: --json has all of them"
     if known.slurm_gpu is not None:
         yield "gpu", f"{_bar(known.slurm_gpu / 100)}  at most, by Slurm's gres/gpuutil"
     if known.waited is not None:
         lost = known.start_seconds
         first = "" if lost is None else f"; first step {human_time(lost)} after the start"
         yield "waited", f"{human_time(known.waited)}{first}"
-    for text in known.missing:
-        yield "unknown", text
+    if known.missing:
+        yield "unknown", known.missing
 
 
 def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -> str:

@@ -19,7 +19,7 @@ from toolkit.model.run import Plan
 from toolkit.runs.run import Run
 from toolkit.slurm import accounting
 from toolkit.slurm.accounting import Job, amounts, seconds_of, state_of
-from toolkit.units import human_time, whole
+from toolkit.units import counted, human_time, whole
 
 FIELDS = (
     *("JobIDRaw", "State", "ElapsedRaw", "AllocCPUS", "AllocTRES", "TotalCPU", "NNodes", "NTasks"),
@@ -65,17 +65,16 @@ class Memory(NamedTuple):
     """The memory of a run, in bytes on each node.
 
     Slurm keeps the sum over a step's tasks and the largest task: with one task on each node the
-    peak of the fullest node is known, with several it is between two bounds.
+    peak of the fullest node is known, with several it is at most so many of the largest.
 
     Attributes:
         share: the most memory of a step by that of the job, as seff computes it.
         asked: what the job got.
-        least, most: bounds of the peak of the fullest node.
+        most: what the fullest node used at most.
     """
 
     share: float
     asked: float
-    least: float
     most: float
 
 
@@ -90,7 +89,7 @@ class Efficiency(NamedTuple):
         waited: seconds in the queue.
         start_seconds: between the start of the job and that of its first step.
         slurm_gpu: the most use of a GPU in percent, as Slurm's own gres/gpuutil has it.
-        missing: why figures are missing.
+        missing: why Slurm tells no figures; empty if it does.
     """
 
     state: str
@@ -103,7 +102,7 @@ class Efficiency(NamedTuple):
     start_seconds: float | None = None
     slurm_gpu: float | None = None
     gpus: tuple[Gpu, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: str = ""
 
 
 def measure(run: Run, *, seconds: int = 60) -> Efficiency:
@@ -113,7 +112,7 @@ def measure(run: Run, *, seconds: int = 60) -> Efficiency:
         run: the run.
         seconds: how long sacct may take.
     """
-    gpus, missing, came_out = samples(run), [], run.outcome
+    came_out = run.outcome
     known = Efficiency(
         state=came_out.state if came_out else "RUNNING",
         seconds=came_out.seconds if came_out else 0.0,
@@ -121,16 +120,10 @@ def measure(run: Run, *, seconds: int = 60) -> Efficiency:
     try:
         records = [*accounting.ask(run.client, FIELDS, f"--jobs={run.job_id}", seconds=seconds)]
     except SlurmUnreachableError as error:
-        missing.append(f"CPU and memory: {error.cause}")
+        known = known._replace(missing=f"CPU and memory: {error.cause}")
     else:
         known = from_records(records) if records else known
-        if known.memory is None and came_out:
-            missing.append("memory: the job was too short, or its accounting is some seconds late")
-    if run.plan.gpus_per_node and not gpus:
-        missing.append("use of the GPUs: nvidia-smi gave no samples on the nodes")
-    if came_out is None:
-        missing.append("the run has not ended: CPU and memory are complete at its end")
-    return known._replace(gpus=gpus, missing=tuple(missing))
+    return known._replace(gpus=samples(run))
 
 
 def from_records(records: Sequence[Job]) -> Efficiency:
@@ -174,9 +167,8 @@ def _memory(job: Job, step: Job) -> Iterator[Memory]:
     largest = amounts(step["TRESUsageInMax"]).get("mem", 0.0)
     on, tasks = whole(step["NNodes"]) or 1, whole(step["NTasks"]) or 1
     if asked and total:
-        least = max(total / on, largest)
-        most = max(least, min(total, math.ceil(tasks / on) * largest))
-        yield Memory(total / asked, asked / nodes, least, most)
+        most = max(total / on, min(total, math.ceil(tasks / on) * largest))
+        yield Memory(total / asked, asked / nodes, most)
 
 
 def samples(run: Run) -> tuple[Gpu, ...]:
@@ -261,8 +253,8 @@ def _gpu_advice(known: Efficiency) -> Iterator[tuple[bool, str]]:
     powers = [gpu.power / gpu.limit for gpu in gpus if gpu.power and gpu.limit]
     power = statistics.fmean(powers) if powers else 1.0
     if idle:
-        more = f" and {len(idle) - 4} more" if len(idle) > 4 else ""
-        yield True, f"{', '.join(idle[:4])}{more} did nothing: a rank for each, or fewer GPUs"
+        which = f"{counted(len(idle), 'GPU')} did nothing, such as {idle[0]}"
+        yield True, f"{which}: a rank for each, or fewer GPUs"
     elif busy < 30:
         text = "fewer GPUs, larger batches, or more workers that load data"
         yield True, f"the GPUs were busy {busy:.0f} % of the time: {text}"
