@@ -211,7 +211,7 @@ def lines_of(explanation: Explanation) -> list[str]:
     else:
         rows = _cause_rows(explanation, explanation.match)
     rows += [("" if number else "stacks", text) for number, text in enumerate(explanation.stacks)]
-    rows.append(("searched", "; ".join(explanation.searched)))
+    rows.append(("searched", explanation.searched))
     return [console.subject(name, text) for name, text in rows if text]
 
 

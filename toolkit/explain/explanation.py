@@ -83,10 +83,9 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
 
     The middle of a line of more than 4,096 characters is not searched.
     """
-    long = sum(len(entry.text) > _BEGIN + _END for entry in evidence.entries)
     entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
     evidence = evidence._replace(entries=entries)
-    searched = _searched(evidence, len(rules), long)
+    searched = _searched(evidence, len(rules))
     hits = find(evidence.entries, rules)
     if _is_healthy(evidence, rules, hits):
         return Explanation(first=NO_FAILURE, match=None, searched=searched, stacks=evidence.stacks)
@@ -281,16 +280,8 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
             yield begin + redacted(line.text.rstrip())
 
 
-def _searched(evidence: Evidence, rules: int, long: int) -> tuple[str, ...]:
-    lines = counted(len(evidence.entries), "line")
+def _searched(evidence: Evidence, rules: int) -> str:
     logs = counted(len({entry.label for entry in evidence.entries}), "log")
-    parts = [f"{lines} in {logs} with {counted(rules, 'rule')}"]
-    if evidence.state:
-        code = "" if evidence.exit_code is None else f", exit code {evidence.exit_code}"
-        parts.append(f"Slurm's state {evidence.state}{code}")
-    if long:
-        ends = f"the first {_BEGIN:,} and the last {_END:,} characters"
-        parts.append(f"of {counted(long, 'line')} only {ends}")
-    if evidence.nodes_down:
-        parts.append(f"unhealthy nodes: {', '.join(sorted(evidence.nodes_down))}")
-    return tuple(parts)
+    lines = f"{counted(len(evidence.entries), 'line')} in {logs}"
+    state = f"; Slurm's state {evidence.state}" if evidence.state else ""
+    return f"{lines} with {counted(rules, 'rule')}{state}"

@@ -180,7 +180,7 @@ class Explanation(Model, frozen=True, kw_only=True):
     reported: str = ""
     source: str = ""
     suspicious: tuple[str, ...] = ()
-    searched: tuple[str, ...] = ()
+    searched: str = ""
     last: str = ""
     every_line: str = ""
     stacks: tuple[str, ...] = ()
