@@ -83,8 +83,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
 
     The middle of a line of more than 4,096 characters is not searched.
     """
-    entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
-    evidence = evidence._replace(entries=entries)
+    evidence = evidence._replace(entries=tuple(map(_shortened, evidence.entries)))
     searched = _searched(evidence, len(rules))
     hits = find(evidence.entries, rules)
     if _is_healthy(evidence, rules, hits):
@@ -228,8 +227,10 @@ def _recorded(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -
     )
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _BEGIN + _END else text[:_BEGIN] + _CUT + text[-_END:]
+def _shortened(entry: Line) -> Line:
+    text = entry.text
+    is_short = len(text) <= _BEGIN + _END
+    return entry if is_short else entry._replace(text=text[:_BEGIN] + _CUT + text[-_END:])
 
 
 def _order(match: Match, evidence: Evidence) -> tuple[bool, int]:
