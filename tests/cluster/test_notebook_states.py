@@ -127,24 +127,12 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
     assert not list(shared_dir.rglob("pwned"))
 
 
-def test_what_cannot_work_is_refused_before_the_job_queues(
-    cluster, notebook_image, toolkit, toolkit_env, shared_dir
+def test_a_directory_that_the_nodes_do_not_see_is_refused_before_the_job_queues(
+    cluster, notebook_image, toolkit, shared_dir
 ):
     del cluster
-    start = ("notebook", "--image", str(notebook_image))
-    long = shared_dir / ("d" * 60)
-    long.mkdir()
-    for options, more, code, words in (
-        (("absent",), {}, 64, "there is no directory absent"),
-        (("/tmp",), {}, 82, "/tmp cannot be seen by the nodes"),
-        (("--gpus", "3"), {}, 81, "has 2 GPUs"),
-        (("--socket", f"{long}/{'s' * 60}"), {}, 64, "a socket's path has at most 107 bytes"),
-        ((), {"TMPDIR": str(long)}, 64, "export TMPDIR=/tmp"),
-        (("--idle", "1.5h"), {}, 64, "is no time without use"),
-        (("--runtime", "docker"), {}, 65, "its engine starts containers outside of the job"),
-    ):
-        done = toolkit(*start, *options, cwd=shared_dir, env={**toolkit_env, **more})
-        assert (done.returncode, words in done.stderr) == (code, True), (options, done.stderr)
+    done = toolkit("notebook", "--image", str(notebook_image), "/tmp", cwd=shared_dir)
+    assert (done.returncode, "/tmp cannot be seen by the nodes" in done.stderr) == (82, True)
     assert not (shared_dir / "runs").exists()
 
 

@@ -106,7 +106,7 @@ def exited(code: int, how: str) -> tuple[str, dict[str, Any], dict[str, str], in
         ("horovod", {}, {"": FIRST}, 3, "rank 1 on nid001: exit code 3"),
         ("horovod", {}, {"": "srun: error: nid002: task 2: Killed"}, 137, "rank 2 on nid002: killed by signal 9 (SIGKILL)"),
         # An exit code is a signal only where that ends processes: 35 is a real-time signal, 23 SIGURG.
-        *(exited(code, f"exit code {code}") for code in (255, 200, 163, 151, 128)),
+        *(exited(code, f"exit code {code}") for code in (255, 163, 128)),
         exited(139, "killed by signal 11 (SIGSEGV)"),
         exited(152, "killed by signal 24 (SIGXCPU)"),
         # Slurm's states.
