@@ -130,9 +130,7 @@ def run_interactively(case: Case, *, detach: bool = False, as_json: bool = False
             if not run.plan.pty:
                 return show(run, as_json=as_json)
             outcome = finish_salloc(run, process.wait())
-            why = outcome.message if outcome.kind not in ("ok", "failed") else ""
-            text = f"exit {outcome.exit_code}  {why}".rstrip()
-            console.say("ended", f"{text}; the nodes are free again")
+            console.say("ended", f"exit {outcome.exit_code}  {outcome.message}".rstrip())
             return outcome.exit_code
     except KeyboardInterrupt:
         console.note("")
@@ -145,13 +143,10 @@ def _cancelled(run: Run) -> str:
     if not (run.directory / "allocation").is_file():
         shutil.rmtree(run.directory)
         return "the request for nodes; nothing was started"
-    try:
-        if run.job is not None and run.job.job_id is not None:
+    with contextlib.suppress(SlurmUnreachableError):
+        if run.number:
             finish_salloc(run, INTERRUPTED)
-    except SlurmUnreachableError as error:
-        wait = f"{error.cause}: the nodes are free as soon as it does (toolkit ps)"
-        return f"{run.name}; {wait}"
-    return f"{run.name}; the nodes are free again"
+    return f"{run.name}; its nodes were given back"
 
 
 entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
