@@ -247,7 +247,7 @@ def _show_way_in(
     data = {
         "run": door.run.name,
         "node": door.node,
-        "ssh": "" if arrival or entrance.port else ssh.ssh_command(port, entrance.path),
+        "ssh": "" if arrival else ssh.ssh_command(port, entrance.path),
         "socket": own,
         "address": f"http://{'localhost' if own else arrival or f'localhost:{port}'}{path}",
     }
@@ -270,7 +270,12 @@ def _show_way_in(
 )
 @entrance_options
 @json_option
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.argument(
+    "directory",
+    metavar="[DIR]",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+)
 @cluster_option()
 def notebook_start(
     directory: Path,
@@ -290,17 +295,15 @@ def notebook_start(
       toolkit notebook --image mine --time 2:00:00
       toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
     """
-    shown = _require_directory(directory)
-    name = options["job_name"] or (
-        shown.name if (shown.parent / JOINED).is_file() else "notebook"  # an exercise of a workshop
-    )
+    is_exercise = (directory.parent / JOINED).is_file()  # of a workshop
+    name = options["job_name"] or (directory.name if is_exercise else "notebook")
     example = f"{name}-0000-000000-jupyter.sock"
     place = socket_path or ssh.private_directory() / example
     ssh.Entrance(place.absolute()).require_free()  # before the job queues
     given = {**options, "launcher": ssh.LAUNCHER, "job_name": name}
-    layer = flags(given, (str(idle_seconds(idle)), str(shown)))
+    layer = flags(given, (str(idle_seconds(idle)), str(directory)))
     wait = Wait(PATIENCE, partial(console.say, "waiting"))
-    gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
+    gather_case = partial(patiently, partial(_gather_notebook, layer, directory), wait)
     case = with_image(gather_case(), gather_case)
     run = write(case)
     console.announce(run.plan)
@@ -322,13 +325,6 @@ def _gather_notebook(layer: Layer, directory: Path) -> Case:
         target=case.target._replace(folder=str(directory)),
         host=(*case.host, *unseen(case, "DIR", str(directory))),
     )
-
-
-def _require_directory(directory: Path) -> Path:
-    """Return the path of a directory that the server can show, without symbolic links."""
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
-    return directory.resolve()
 
 
 def idle_seconds(text: str | None) -> int:
