@@ -40,32 +40,19 @@ SHOWN = (
 
 
 class Contents(HTMLParser):
-    """The links, anchors, blocks and text of a page."""
+    """The links and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.targets: set[str] = set()
         self.anchors: set[str] = set()
-        self.blocks: list[str] = []
-        self.text = ""
-        self._depth = 0
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del tag
         values = dict(attrs)
         self.anchors.add(values.get("id") or "")
         self.targets |= {values.get(name) or "" for name in ("href", "src") if name in values}
-        if tag == "pre":
-            self._depth += 1
-            self.blocks.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._depth -= tag == "pre"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self._depth:
-            self.blocks[-1] += data
 
 
 @pytest.fixture(scope="module")
