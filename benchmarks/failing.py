@@ -66,17 +66,6 @@ KINDS: dict[str, Kind] = {
         "KeyError: 'shard-9'",
         "import threading\n\n\ndef read_ahead(done):\n    done.append({}['shard-9'])\n",
     ),
-    "destructor": Kind(
-        "journal = Journal()\ndel journal\nif not Journal.closed:\n    sys.exit(1)",
-        "ValueError: the journal is torn",
-        textwrap.dedent("""\
-            class Journal:
-                closed = False
-
-                def __del__(self):
-                    raise ValueError("the journal is torn")
-            """),
-    ),
 }
 
 
