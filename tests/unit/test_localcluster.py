@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -20,8 +19,8 @@ from hypothesis import strategies as some
 from tests.progress import Silent
 from toolkit.errors import BusyError, ClusterError, ConfigError, SlurmUnreachableError, UsageError
 from toolkit.localcluster import access, config, directory, options, packages, processes
-from toolkit.localcluster.lifecycle import down, shared_directories
-from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
+from toolkit.localcluster.lifecycle import down
+from toolkit.localcluster.paths import Paths, paths_in, paths_of
 from toolkit.localcluster.shape import (
     Nodes,
     Shape,
@@ -141,12 +140,10 @@ def test_the_first_partition_is_the_default():
     [
         ({"partitions": ("a b",)}, "--partition", "a name of letters"),
         ({"partitions": ("a\nNodeName=x",)}, "--partition", "a name of letters"),
-        ({"gpus": 65}, "--gpus-per-node", "0 to 64"),
         ({"gpu_type": "v100 x"}, "--gpu-type", "a name of letters"),
         ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
         ({"memory": "1"}, "--mem-per-node", "at least 100"),
         ({"nodes": 1001}, None, "1 to 1000"),
-        ({"cpus": 0}, "--cpus-per-node", "1 to 4096"),
     ],
 )
 def test_options_that_are_off(changed, place, words):
@@ -347,23 +344,6 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(left, paths, monkeypa
         directory.remove_files(paths)
         assert directory.is_ours(paths)
     assert not paths.directory.exists()
-
-
-def test_what_nodes_share_below_tmp(monkeypatch):
-    with tempfile.TemporaryDirectory(dir="/tmp") as text:
-        place = Path(text).resolve()
-        (place / "a" / "b").mkdir(parents=True)
-        monkeypatch.chdir(place / "a" / "b")
-        outside = paths_in(Path("/var/c/local"))
-        assert str(place / "a" / "b") in shared_directories(outside, ())
-        found = shared_directories(outside, (str(place / "a"), "/usr"))
-        assert str(place / "a") in found
-        assert not {str(place / "a" / "b"), "/usr"} & {*found}
-        for wrong in ("/tmp", "/dev/shm", str(place / "nowhere")):
-            with pytest.raises(UsageError):
-                shared_directories(outside, (wrong,))
-    assert not below_private("/tmp")
-    assert not below_private("/tmpfiles/x")
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
