@@ -97,7 +97,8 @@ def test_a_base_in_an_archive_needs_no_registry(docked, docker_engine, registry,
         assert known["digest"] == f"sha256:{digest}"
     archive.write_bytes(b"x" * 1000)
     for engine in ENGINES:
-        assert docked.run("build", recipe, "--engine", engine, "--force").returncode == 74
+        broken = docked.run("build", recipe, "--engine", engine, "--force")
+        assert broken.returncode in (71, 74), broken.stderr  # the engine's own error, or ours
     archive.unlink()
     assert docked.run("build", recipe, "--engine", "docker", "--force").returncode == 68
 
