@@ -15,7 +15,7 @@ from tests.cluster.test_image_layered import outcomes, steps
 
 # Builds one recipe after the other in one process, and tells what became of each and what was said.
 DRIVER = """\
-import json, os, pathlib, sys
+import json, os, pathlib, sys, threading
 from toolkit.errors import ToolkitError
 from toolkit.images.builder.build import build
 from tests.progress import Silent
@@ -34,7 +34,7 @@ for code in map(int, sys.argv[2:]):
         outcome = build(str(path), progress).path
     except ToolkitError as error:
         outcome = f"{type(error).__name__} {error.place} {error.cause}"
-    left = []
+    left = [thread.name for thread in threading.enumerate() if type(thread).__name__ == "Copier"]
     for number in os.listdir("/proc/self/fd"):
         link = pathlib.Path("/proc/self/fd", number)
         left += [str(link.readlink())] if link.is_symlink() and "deleted" in str(link.readlink()) else []
@@ -62,7 +62,7 @@ def test_a_step_that_fails_fails_the_build_with_its_own_code(store: Tiny) -> Non
         assert outcome.startswith("BuildError step last, command: exit"), (code, outcome)
         assert outcome.endswith(f"(exit code {code})"), (code, outcome)
         assert said == []
-        assert left == [], "no file that is removed is open"
+        assert left == [], "no thread copies, and no file that is removed is open"
     assert not list(store.images.glob("*.sif"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from threading import Event
 
 from toolkit.images.builder.apptainer.compose import append
 from toolkit.images.sif.graft import (
@@ -86,5 +87,8 @@ def test_data_are_appended_also_by_a_python_that_cannot_ask_the_kernel(tmp_path,
     monkeypatch.delattr(os, "copy_file_range")
     (tmp_path / "base").write_bytes(base := Image({"a": {}}).bytes)
     (tmp_path / "layer").write_bytes(layer := Image({"a": {}, "new": {}}).bytes)
-    ends = [append(tmp_path / "sif", str(tmp_path / name)).data_end for name in ("base", "layer")]
+    ends = [
+        append(tmp_path / "sif", str(tmp_path / name), Event()).data_end
+        for name in ("base", "layer")
+    ]
     assert (tmp_path / "sif").read_bytes() == base[: ends[0]] + layer[SUPERBLOCK_SIZE : ends[1]]

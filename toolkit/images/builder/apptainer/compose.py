@@ -1,8 +1,8 @@
 """Compose one SIF of a base and the layers on it.
 
 Their data are written one after the other, and then tables that know all of them. The data are
-copied, not packed; a file system that can has image and base share theirs (reflink: XFS, Btrfs).
-The last layer has the metadata as Apptainer writes them.
+copied, not packed, each while later steps run; a file system that can has image and base share
+theirs (reflink: XFS, Btrfs). The last layer has the metadata as Apptainer writes them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
+from threading import Event
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
@@ -34,14 +35,15 @@ from toolkit.images.sif.tables import (
 )
 from toolkit.images.store.sif_files import normalize, sif_errors
 
-_CHUNK = 64 << 20  # bytes that are copied at once
+_CHUNK = 64 << 20  # bytes that are copied at once; a build that ends waits for them
 _PAGE = 4096
 _ENVIRONMENT = ".singularity.d/env/90-environment.sh"
 
 
-def _append(path: str, start: int, stop: int, target: FileIO) -> None:
+def _append(path: str, start: int, stop: int, target: FileIO, over: Event) -> None:
+    """Append these bytes of a file to another one, until ``over`` is set."""
     with Path(path).open("rb") as source:
-        while start < stop:
+        while start < stop and not over.is_set():
             count = min(stop - start, _CHUNK)
             try:
                 copied = os.copy_file_range(source.fileno(), target.fileno(), count, start)
@@ -111,12 +113,13 @@ def normalize_times(path: Path, since: int, time: int) -> None:
         normalize(path, time)
 
 
-def append(target: Path, path: str) -> Tables:
+def append(target: Path, path: str, over: Event) -> Tables:
     """Append the data of the base, or of a layer on those below it; return its tables.
 
     Args:
         target: The SIF, which does not exist before its base is appended.
         path: The base or the layer.
+        over: Set when the build has ended, or a copy has failed.
 
     Raises:
         MalformedInputError: It cannot be built upon; gives the reason.
@@ -128,7 +131,11 @@ def append(target: Path, path: str) -> Tables:
     target.touch()
     with target.open("r+b", buffering=0) as file:  # not "ab", to which the kernel copies nothing
         file.seek(0, os.SEEK_END)
-        _append(path, start, first + tables.data_end, file)
+        try:
+            _append(path, start, first + tables.data_end, file, over)
+        except OSError:
+            over.set()  # what comes later is of no use, and would take the space of the steps
+            raise
     return tables
 
 

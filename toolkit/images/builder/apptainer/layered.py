@@ -13,9 +13,11 @@ under a key of the lock. The caches are trusted as the images beside them are.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Event
 
 from toolkit import shell
 from toolkit.errors import NO_SPACE
@@ -43,6 +45,7 @@ from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.plan import Step
 from toolkit.images.recipe.reproducible import ENVIRONMENT
+from toolkit.images.sif.tables import Tables
 from toolkit.images.store import cache as caches
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import VARIABLES, read_contents
@@ -59,12 +62,16 @@ def build(task: BuildTask, host: HostConfig) -> BuildOutcome:
             was compiled on exactly the same layers is used again.
         host: The host configuration that the steps see, unless there is a lock.
     """
-    run = _LayeredBuild(task, host)
+    run, over = _LayeredBuild(task, host), Event()
     try:
-        with run.cache.used():
-            run.take_base()
-            run.run_steps()
-            return run.compose()
+        with run.cache.used(), ThreadPoolExecutor(1) as pool:
+            run.copy = lambda path: pool.submit(compose.append, task.place.sif, path, over)
+            try:
+                run.take_base()
+                run.run_steps()
+                return run.compose()
+            finally:
+                over.set()  # a build that fails does not wait for its data
     except OSError as error:
         run.follower.reader.no_space |= error.errno in NO_SPACE
         run.follower.reader.tail.append(str(error))
@@ -76,6 +83,7 @@ class _LayeredBuild:
 
     Attributes:
         used: The base and the layers on it, as far as the build has come.
+        copy: Appends the data of each to the image, one after the other, meanwhile.
         cached: The names of the steps that came from the cache.
     """
 
@@ -84,6 +92,8 @@ class _LayeredBuild:
         self.task, self.fresh, self.lock = task, task.fresh, task.lock
         self.cache = Cache(self.place.images)
         self.used: list[CacheEntry] = []
+        self.copy: Callable[[str], Future[Tables]]
+        self._copies: list[Future[Tables]] = []
         self.cached: list[str] = []
         self._lock_key = hash_lock(self.lock)
         self._locked = [layer.sha256 for layer in self.lock.layers] if self.lock else []
@@ -114,7 +124,7 @@ class _LayeredBuild:
                 replace=self.fresh,
             )
             self._is_changed = True
-        self.used.append(entry)
+        self._take(entry)
         self._lowers.append(_lower(entry))
 
     def run_steps(self) -> None:
@@ -133,7 +143,14 @@ class _LayeredBuild:
                 entry = self._keep(step, self.place.output / f"{upper}.sqfs")
                 self._lowers.append(Lower(path=upper))
                 self._is_changed = True
-            self.used.append(entry)
+            self._take(entry)
+
+    def _take(self, entry: CacheEntry) -> None:
+        self.used.append(entry)
+        self._copies.append(self.copy(entry.path))
+        for copy in self._copies:
+            if copy.done():
+                copy.result()  # raises why it failed, before further steps run
 
     def _find(self, kind: str, key: str) -> CacheEntry | None:
         """Return the cache's entry for the next layer, if it may be used."""
@@ -242,7 +259,7 @@ class _LayeredBuild:
         return self.place.scratch / "steps"
 
     def compose(self) -> BuildOutcome:
-        """Compose the image of its layers."""
+        """Compose the image of its layers, whose data are in it, or on their way."""
         self.follower.begin("pack")
         base, definition = self.used[0], self.task.definition()
         when = self.lock.epoch if self.lock else int(time.time())
@@ -257,7 +274,7 @@ class _LayeredBuild:
         text = compose.write_metadata(directory, sections, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
-        layers = [compose.append(self.place.sif, path) for path in paths]
+        layers = [copy.result() for copy in (*self._copies, self.copy(str(layer)))]
         compose.finish(self.place.sif, paths, layers, (definition, text), when)
         made = zip(self._names, self.used, strict=True)
         # Bases of earlier versions have none in their notes.
