@@ -27,7 +27,7 @@ from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.run import Tree
-from toolkit.model.site import Facts, Site
+from toolkit.model.site import Facts
 from toolkit.planning.settings import (
     DEFAULTS,
     Cluster,
@@ -114,16 +114,13 @@ def _merge_settings(
     """
     default = layer("default", DEFAULTS)
     cluster = find_cluster(merge([default, *layers]).job.site, dry_run=dry_run)
-    site = _site_layer(cluster.site)
+    settings = {**cluster.site.defaults, "slurm": cluster.site.slurm}
+    site = Layer(f"site {cluster.site.name}", settings)
     below, rule = [site], cluster.site.comment
     if rule and rule.required and not cluster.is_reachable:
         example = {"comment": comment_example(rule)}
         below.insert(0, Layer(f"the example of site {cluster.site.name}", example))
     return cluster, merge([default, *(() if is_recorded else below), *layers, demands(site)])
-
-
-def _site_layer(site: Site) -> Layer:
-    return Layer(f"site {site.name}", {**site.defaults, "slurm": site.slurm})
 
 
 def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cwd: Path) -> Case:

@@ -135,7 +135,9 @@ def _docker(case: Case) -> Container:
     """
     engine, image = case.engine or Engine(program="docker"), case.image.path
     is_podman = engine.program == "podman"
-    as_user = ("--userns", "keep-id", *_groups(engine)) if is_podman else ("--user", "0:0")
+    # podman keeps all of the user's groups, but refuses that by a socket.
+    groups = () if engine.address else ("--group-add", "keep-groups")
+    as_user = ("--userns", "keep-id", *groups) if is_podman else ("--user", "0:0")
     host = "CONTAINER_HOST" if is_podman else "DOCKER_HOST"
     return Container(
         runtime="docker",
@@ -149,11 +151,6 @@ def _docker(case: Case) -> Container:
         settings={host: engine.address} if engine.address else {},
         **_directories(case, image),
     )
-
-
-def _groups(engine: Engine) -> tuple[str, ...]:
-    """Return the options that keep all of the user's groups; podman refuses them by a socket."""
-    return () if engine.address else ("--group-add", "keep-groups")
 
 
 DOCKER = Runtime(
