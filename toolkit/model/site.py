@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from toolkit.model.base import Model
-from toolkit.model.slurm_options import Takes
 
 # In --gres=gpu:TYPE:N and --gpus TYPE:N, which have no way to quote a blank.
 GpuType = Annotated[
@@ -293,8 +292,7 @@ class Facts(Model, frozen=True, kw_only=True):
     """The answers of a cluster: the facts of a site that are not in its file.
 
     Attributes:
-        sbatch_options: option -> whether it takes a value, from ``sbatch --help``; empty if not
-            queried.
+        sbatch_options: that ``sbatch --help`` lists; empty if not queried.
         mpi: types of ``srun --mpi=list``; None if not queried.
         container: the command that starts a container.
         mpirun: the first line of ``mpirun --version`` on PATH: ``mpirun (Open MPI) 4.1.4``; None if
@@ -303,7 +301,7 @@ class Facts(Model, frozen=True, kw_only=True):
         limits: partition -> the limits of the user; empty if Slurm sets none, or was not asked.
     """
 
-    sbatch_options: dict[str, Takes] = {}
+    sbatch_options: tuple[str, ...] = ()
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] | None = None
     container: str | None = None

@@ -270,7 +270,7 @@ def _with_facts(case: Case) -> Case:
             # The user's jobs count only where there are limits.
             mine=ask_usage(client) if site.partitions or limits else {},
             limits=limits,
-            sbatch_options=client.sbatch_options() if job.slurm else {},
+            sbatch_options=client.sbatch_options() if job.slurm else (),
             mpi=client.mpi_types() if "mpi" in wanted else None,
         )
     if client is not None and "mpirun" in wanted:

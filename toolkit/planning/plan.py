@@ -6,7 +6,7 @@ All errors are collected before one is raised, so that the user can fix them at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 import msgspec
@@ -20,7 +20,7 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job, is_url
 from toolkit.model.run import Forced, Launch, Plan, Point, Requeue
 from toolkit.model.site import Partition, Site
-from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
+from toolkit.model.slurm_options import OPTIONS
 from toolkit.rules import judge
 from toolkit.rules.job import contradictions
 from toolkit.sites import resolve_gpu_type
@@ -83,7 +83,7 @@ def decide(case: Case) -> Plan:
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=points,
-        notes=(*case.notes, *gpu_notes, *option_notes(job, case.facts.sbatch_options)),
+        notes=(*case.notes, *gpu_notes),
         warnings=(*forced_texts, *(finding.summary for finding in findings)),
         forced=forced,
         script_file=None if job.interactive else case.script_file,
@@ -336,55 +336,31 @@ def _applies(name: str, job: Job) -> bool:
     return not job.interactive or name not in OPTIONS or OPTIONS[name].in_salloc
 
 
-def option_findings(job: Job, installed: Mapping[str, Takes]) -> Iterator[ToolkitError]:
+def option_findings(job: Job, installed: Collection[str]) -> Iterator[ToolkitError]:
     """Yield the errors of the options that the user passes to sbatch.
 
     Args:
         job: the merged settings.
         installed: the options that ``sbatch --help`` lists; empty if there is no sbatch.
     """
-    gpus = OPTIONS["gpus-per-node"]
     for name, value in job.slurm.items():
         place, option = f"--slurm {name}", OPTIONS.get(name)
-        takes = option.takes if option is not None else installed.get(name, "maybe")
-        asks_gpus = any(entry.strip().startswith("gpu") for entry in str(value).split(","))
-        is_missing = name not in installed and (option is None or option.in_help)
+        if name == "gres" and any(each.strip().startswith("gpu") for each in str(value).split(",")):
+            option = OPTIONS["gpus-per-node"]
         try:
             quoting.sbatch_option(name)
             quoting.sbatch(value)
         except UsageError as error:
             yield UsageError(error.cause, place=place, next_step=error.next_step)
             continue
-        cause = step = ""
         if option is not None and option.refusal:
-            cause = f"--{name} cannot be passed to sbatch: {option.refusal}"
-            step = option.instead
-        elif name == "gres" and asks_gpus:
-            cause, step = f"GPUs cannot be passed to sbatch: {gpus.refusal}", gpus.instead
-        elif is_missing and name in SHORT:
-            cause = f"{name!r} is a short option; --slurm takes long names"
-            step = f"--slurm {SHORT[name]}"
-        elif is_missing and installed:
+            cause = f"--{option.name} cannot be passed to sbatch: {option.refusal}"
+            yield UsageError(cause, place=place, next_step=option.instead or None)
+        elif installed and name not in installed and (option is None or option.in_help):
             yield _unknown(name, installed)
-        elif takes == "flag" and value is not True:
-            cause, step = f"sbatch's --{name} takes no value, got {value!r}", place
-        elif takes == "value" and value is True:
-            cause, step = f"sbatch's --{name} needs a value", f"{place}=VALUE"
-        if cause:
-            yield UsageError(cause, place=place, next_step=step or None)
 
 
-def option_notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
-    """Return a note for each unknown option if there is no sbatch that could list it."""
-    return tuple(
-        f"--slurm {name}: not an option of Slurm 22.05 to 26.05, and this machine has no sbatch to "
-        "check it with; the script has it unchanged"
-        for name in job.slurm
-        if name not in OPTIONS and not installed
-    )
-
-
-def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
+def _unknown(name: str, installed: Collection[str]) -> UsageError:
     refused = {key for key, option in OPTIONS.items() if option.refusal}
     return UsageError(
         f"the sbatch of this cluster has no option --{name}",

@@ -23,7 +23,6 @@ from toolkit.errors import (
 )
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
-from toolkit.model.slurm_options import Takes
 from toolkit.slurm import parse, queue
 from toolkit.slurm.hostlist import task_ids
 from toolkit.units import human_time
@@ -99,7 +98,7 @@ def submitted_id(result: shell.Result, script: Path) -> int:
 
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
-_HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
+_HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)", re.MULTILINE)
 _SILENCE = "no Slurm controller answers"
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
 
@@ -189,13 +188,9 @@ class Client:
                 names.append(line.replace("srun:", "").strip())
         return tuple(dict.fromkeys(names))
 
-    def sbatch_options(self) -> dict[str, Takes]:
-        """Return what each option of ``sbatch --help`` takes; plugins' options are among them."""
-        text = self._run(["sbatch", "--help"], check=False).stdout
-        return {
-            name: "maybe" if optional else "value" if value else "flag"
-            for name, optional, value in _HELP_OPTION.findall(text)
-        }
+    def sbatch_options(self) -> tuple[str, ...]:
+        """Return the options of ``sbatch --help``; plugins' options are among them."""
+        return tuple(_HELP_OPTION.findall(self._run(["sbatch", "--help"], check=False).stdout))
 
     def ask(self, *argv: str) -> shell.Result:
         """Run a read-only command of Slurm and return its result, also if it fails."""
