@@ -38,8 +38,6 @@ class NodeReport(Model, frozen=True, kw_only=True):
 
     Attributes:
         host: as Slurm calls the node.
-        started: seconds from the start of the container's command to that of the program in it; 0
-            if not known.
         gpus: that the container sees.
         visible: CUDA_VISIBLE_DEVICES.
         driver: version of NVIDIA's driver; empty if there is none.
@@ -52,7 +50,6 @@ class NodeReport(Model, frozen=True, kw_only=True):
     """
 
     host: str
-    started: float = 0.0
     gpus: tuple[str, ...] = ()
     visible: str = ""
     driver: str = ""

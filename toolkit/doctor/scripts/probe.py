@@ -31,21 +31,6 @@ INTERFACE = sys.argv[3] if len(sys.argv) > 3 else ""
 ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
-def started() -> float:
-    """Return the seconds from the start of the container's command to ours.
-
-    By then the image was found, opened and mounted.
-    """
-    try:
-        ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[19])
-        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-STARTED = started()
-
-
 def gpus() -> Any:
     """Return the GPUs that nvidia-smi lists, else those that the driver has files for."""
     with contextlib.suppress(OSError):
@@ -224,7 +209,6 @@ def main() -> None:
     names = [*(other["host"] for other in others), host]
     report = {
         "host": host,
-        "started": STARTED,
         "gpus": gpus(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "driver": driver(),
