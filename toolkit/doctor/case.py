@@ -41,11 +41,10 @@ class NodeReport(Model, frozen=True, kw_only=True):
         gpus: that the container sees.
         visible: CUDA_VISIBLE_DEVICES.
         driver: version of NVIDIA's driver; empty if there is none.
-        addresses: of its network interfaces.
-        names: of every node its address, and what this address is called.
-        links: to every other node by its name: how far its clock is ahead, the addresses at both
-            ends.
-        throughput: MB/s to every other node, from interface to interface.
+        address: of the site's network interface; empty if there is none.
+        names: of every node its address.
+        links: to every other node by its name: how far its clock is ahead.
+        over_interface: the same, from interface to interface.
         rendezvous: whether the port of the first node at which ranks meet could be reached.
     """
 
@@ -53,10 +52,10 @@ class NodeReport(Model, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     visible: str = ""
     driver: str = ""
-    addresses: dict[str, str] = {}
+    address: str = ""
     names: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Any]] = {}
-    throughput: dict[str, dict[str, Any]] = {}
+    over_interface: dict[str, dict[str, Any]] = {}
     rendezvous: dict[str, Any] = {}
 
 

@@ -24,7 +24,6 @@ from typing import Any
 
 PATIENCE = 60.0  # seconds for the other nodes to come
 ANSWER = 4.0  # seconds for a connection
-AMOUNT = 8 * 1024 * 1024  # bytes that are sent to measure the throughput between two nodes
 TASK, TASKS = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
 FIRST_PORT, LAST_PORT = int(sys.argv[1]), int(sys.argv[2])
 INTERFACE = sys.argv[3] if len(sys.argv) > 3 else ""
@@ -65,29 +64,13 @@ def address_of(interface: str) -> str:
     return ""
 
 
-def interfaces() -> Any:
-    """Return the network interfaces that have an address."""
-    addresses = {name: address_of(name) for _, name in socket.if_nameindex()}
-    return {name: address for name, address in addresses.items() if address}
-
-
-class Answers(socketserver.StreamRequestHandler):
-    """Answers "T" with this node's time, and "D" once all bytes have come."""
-
-    timeout = PATIENCE
+class Answers(socketserver.BaseRequestHandler):
+    """Tells this node's time to each client."""
 
     def handle(self) -> None:
-        """Answer the questions of one client until it closes the connection."""
+        """Send the time; a client may have gone already."""
         with contextlib.suppress(OSError):
-            question = self.rfile.read(1)
-            while question:
-                if question == b"T":
-                    self.wfile.write(struct.pack("!d", time.time()))
-                elif question == b"D" and len(self.rfile.read(AMOUNT)) == AMOUNT:
-                    self.wfile.write(b"!")
-                else:
-                    return
-                question = self.rfile.read(1)
+            self.request.sendall(struct.pack("!d", time.time()))
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -140,87 +123,49 @@ def attempt(function: Any, *arguments: Any) -> Any:
     """Return what a function returns, or the error that it raises."""
     try:
         return function(*arguments)
-    except OSError as error:
-        return {"error": error.strerror or str(error)}
+    except (OSError, struct.error) as error:
+        return {"error": getattr(error, "strerror", None) or str(error)}
 
 
 def resolve(host: str) -> Any:
-    """Return the address of a host, and the name of that address."""
-    address = socket.gethostbyname(host)
-    try:
-        back = socket.gethostbyaddr(address)[0]
-    except OSError:
-        back = ""
-    return {"address": address, "back": back}
+    """Return the address of a host."""
+    return {"address": socket.gethostbyname(host)}
 
 
-def connect(host: str, port: int, source: str = "") -> socket.socket:
-    """Connect to a port, from an address if one is given."""
-    return socket.create_connection((host, port), ANSWER, (source, 0) if source else None)
-
-
-def clock(link: socket.socket) -> float:
-    """Return the seconds by which the other clock is ahead; the fastest of five answers counts."""
-    best = (1e9, 0.0)
-    for _ in range(5):
-        began = time.time()
-        link.sendall(b"T")
+def measure_link(host: str, port: int, source: str = "") -> Any:
+    """Connect to a port, from an address if one is given; return how far its clock is ahead."""
+    began = time.time()
+    with socket.create_connection((host, port), ANSWER, (source, 0) if source else None) as link:
         remote = struct.unpack("!d", link.recv(8, socket.MSG_WAITALL))[0]
-        ended = time.time()
-        best = min(best, (ended - began, remote - (began + ended) / 2))
-    return best[1]
-
-
-def measure_link(other: Any) -> Any:
-    """Connect to another node by its name."""
-    with connect(other["host"], other["port"]) as link:
-        return {"clock": clock(link), "from": link.getsockname()[0], "to": link.getpeername()[0]}
-
-
-def measure_throughput(other: Any, source: str) -> Any:
-    """Return the MB/s from one address to another."""
-    with connect(other["addresses"][INTERFACE], other["port"], source) as link:
-        link.settimeout(PATIENCE)
-        began = time.perf_counter()
-        link.sendall(b"D" + bytes(AMOUNT))
-        link.recv(1)
-        return {"speed": AMOUNT / (time.perf_counter() - began) / 1e6}
-
-
-def reach_rendezvous(first: Any) -> Any:
-    """Connect to the port of the first node at which ranks meet."""
-    connect(first["host"], first["rendezvous"]).close()
-    return {}
+        return {"clock": remote - (began + time.time()) / 2}
 
 
 def main() -> None:
     """Publish this node's address, examine the others, publish the report."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    addresses = interfaces()
-    presence = {
-        "host": host,
-        "port": listen(0),
-        "addresses": addresses,
-        "rendezvous": rendezvous_port() if TASK == 0 else 0,
-    }
-    publish("presence", presence)
+    address = address_of(INTERFACE) if INTERFACE else ""
+    port = listen(0)
+    rendezvous = rendezvous_port() if TASK == 0 else 0
+    publish("presence", {"host": host, "port": port, "address": address, "rendezvous": rendezvous})
     nodes = all_of("presence")
     others = [node for task, node in sorted(nodes.items()) if task != TASK]
-    names = [*(other["host"] for other in others), host]
+    links, over_interface = {}, {}
+    for other in others:
+        links[other["host"]] = attempt(measure_link, other["host"], other["port"])
+        if address and other["address"]:
+            answer = attempt(measure_link, other["address"], other["port"], address)
+            over_interface[other["host"]] = answer
+    first = nodes[0] if TASK and 0 in nodes else None
     report = {
         "host": host,
         "gpus": gpus(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "driver": driver(),
-        "addresses": addresses,
-        "names": {name: attempt(resolve, name) for name in names},
-        "links": {other["host"]: attempt(measure_link, other) for other in others},
-        "throughput": {
-            other["host"]: attempt(measure_throughput, other, addresses[INTERFACE])
-            for other in others
-            if INTERFACE in addresses and INTERFACE in other["addresses"]
-        },
-        "rendezvous": attempt(reach_rendezvous, nodes[0]) if TASK and 0 in nodes else {},
+        "address": address,
+        "names": {name: attempt(resolve, name) for name in [*links, host]},
+        "links": links,
+        "over_interface": over_interface,
+        "rendezvous": attempt(measure_link, first["host"], first["rendezvous"]) if first else {},
     }
     publish("report", report)
     all_of("report")  # the others may still be asking us
