@@ -39,8 +39,7 @@ class NodeReport(Model, frozen=True, kw_only=True):
     Attributes:
         host: as Slurm calls the node.
         gpus: that the container sees.
-        visible: CUDA_VISIBLE_DEVICES.
-        driver: version of NVIDIA's driver; empty if there is none.
+        driver: version of theirs; empty if there are none.
         address: of the site's network interface; empty if there is none.
         names: of every node its address.
         links: to every other node by its name: how far its clock is ahead.
@@ -50,7 +49,6 @@ class NodeReport(Model, frozen=True, kw_only=True):
 
     host: str
     gpus: tuple[str, ...] = ()
-    visible: str = ""
     driver: str = ""
     address: str = ""
     names: dict[str, dict[str, Any]] = {}

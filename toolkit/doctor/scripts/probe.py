@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
 import socketserver
 import struct
@@ -31,27 +30,13 @@ ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
 def gpus() -> Any:
-    """Return the GPUs that nvidia-smi lists, else those that the driver has files for."""
-    with contextlib.suppress(OSError):
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ).stdout.decode(errors="replace")
-        listed = re.findall(r"^(GPU .*?)(?: \(UUID.*)?$", listing, re.MULTILINE)
-        if listed:
-            return listed
-    texts = (
-        path.read_text(errors="replace")
-        for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    )
-    return [(re.findall(r"^Model.*?:\s*(.*)", text, re.MULTILINE) or ["GPU"])[0] for text in texts]
-
-
-def driver() -> str:
-    """Return the version of NVIDIA's driver; empty if there is none."""
-    with contextlib.suppress(OSError):
-        text = Path("/proc/driver/nvidia/version").read_text()
-        return " ".join(re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)[:1])
-    return ""
+    """Return the name and the driver's version of each GPU that nvidia-smi sees."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        listing = subprocess.check_output(query, stderr=subprocess.DEVNULL)
+        lines = listing.decode(errors="replace").splitlines()
+        return [line.split(", ") for line in lines if ", " in line]
+    return []
 
 
 def address_of(interface: str) -> str:
@@ -147,6 +132,7 @@ def main() -> None:
     port = listen(0)
     rendezvous = rendezvous_port() if TASK == 0 else 0
     publish("presence", {"host": host, "port": port, "address": address, "rendezvous": rendezvous})
+    devices = gpus()
     nodes = all_of("presence")
     others = [node for task, node in sorted(nodes.items()) if task != TASK]
     links, over_interface = {}, {}
@@ -158,9 +144,8 @@ def main() -> None:
     first = nodes[0] if TASK and 0 in nodes else None
     report = {
         "host": host,
-        "gpus": gpus(),
-        "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        "driver": driver(),
+        "gpus": [name for name, _ in devices],
+        "driver": devices[0][1] if devices else "",
         "address": address,
         "names": {name: attempt(resolve, name) for name in [*links, host]},
         "links": links,
