@@ -26,7 +26,6 @@ from toolkit.errors import UsageError
 from toolkit.lint.files import context_of, read, save
 from toolkit.lint.linter import fixed, lint, report, to_json
 from toolkit.lint.rules import RULES
-from toolkit.quoting import shell_words
 from toolkit.units import counted
 
 
@@ -46,9 +45,6 @@ from toolkit.units import counted
 )
 @gpus_option("GPUs on each of these nodes.")
 @node_job_options(minutes=5)
-@click.option(
-    "--dry-run", is_flag=True, help="Show the job that would examine the nodes, and stop."
-)
 @json_option
 @cluster_option()
 def doctor(
@@ -56,7 +52,6 @@ def doctor(
     image: str | None,
     nodes: int | None,
     gpus: int | None,
-    dry_run: bool,
     as_json: bool,
     **job_options: str | None,
 ) -> None:
@@ -81,14 +76,6 @@ def doctor(
         )
     settings = {key: value for key, value in job_options.items() if value}
     case = gather(site, image, nodes or 0, gpus or 0, settings, Path.cwd())
-    if dry_run and case.nodes and case.image is not None:
-        console.out(shell_words(case.probe_command))
-        sums = "an all-reduce by Gloo, MPI and NCCL"
-        console.note(f"then, if the image has what it takes, a job each for {sums}")
-    elif dry_run:
-        console.note("no job would run; next: add --nodes and --image")
-    if dry_run:
-        return
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} through jobs"
         console.say("checking", jobs)

@@ -91,16 +91,10 @@ class DoctorCase:
         """The first and the last port at which ranks may meet."""
         return self.site.ports if self.site else PORTS
 
-    @property
-    def probe_command(self) -> list[str]:
-        """The `toolkit run` that starts the job of the probe."""
-        options = self._probe_settings().items()
-        words = (word for key, value in options for word in (f"--{key.replace('_', '-')}", value))
-        return ["toolkit", "run", *map(str, words), str(_PROBE)]
-
-    def _probe_settings(self) -> dict[str, Any]:
-        """Return the settings of the job that examines nodes, with one task on each."""
-        return {
+    @cached_property
+    def probe(self) -> ScriptRun:
+        """The run of the probe, with one task on each node."""
+        settings = {
             "image": self.image.path if self.image else "",
             "launcher": "none",
             "job_name": "doctor",
@@ -109,14 +103,9 @@ class DoctorCase:
             **({"gpus": self.gpus} if self.gpus else {}),
             **self.settings,
         }
-
-    @cached_property
-    def probe(self) -> ScriptRun:
-        """The run of the probe."""
         interface = (self.site.interface,) if self.site and self.site.interface else ()
         arguments = (*map(str, self.ports), *interface)
-        within = shared_directory(self.site)
-        return run_script(_PROBE, self._probe_settings(), arguments, within=within)
+        return run_script(_PROBE, settings, arguments, within=shared_directory(self.site))
 
     @cached_property
     def reports(self) -> tuple[NodeReport, ...]:
