@@ -23,7 +23,6 @@ from toolkit.images.verify.case import RunRanks, ScriptRun
 from toolkit.model.site import Site
 from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
-from toolkit.runs.run import Run
 from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
@@ -70,7 +69,7 @@ def run_script(
         for path in sorted(directory.glob("*.json")):
             with suppress(OSError, ValueError):
                 files[path.name] = json.loads(path.read_text(encoding="utf-8"))
-        return ScriptRun(ran.outcome, files=files, fix=_fix(ran.run))
+        return ScriptRun(ran.outcome, files=files)
 
 
 def _refused(error: ToolkitError) -> ScriptRun:
@@ -80,20 +79,6 @@ def _refused(error: ToolkitError) -> ScriptRun:
     steps = dict.fromkeys(each.advice for each in (error, *findings) if each.advice)
     refusal = ": ".join(filter(None, (error.cause, reasons)))
     return ScriptRun(refusal=refusal, fix=", ".join(steps))
-
-
-def _fix(run: Run) -> str:
-    """Return the first advice of `toolkit explain` about a failed run; empty if it has none."""
-    from toolkit.explain.explanation import explain
-    from toolkit.explain.gather import of_run, rules
-
-    if run.outcome is None or run.outcome.kind == "ok":
-        return ""
-    try:
-        match = explain(of_run(run), rules()).match
-    except ToolkitError:  # a broken rule of the user's own
-        return ""
-    return match.fix[0] if match and match.fix else ""
 
 
 def rank_runner(

@@ -48,7 +48,7 @@ class ScriptRun(NamedTuple):
         outcome: of the run; None if it never ran, and then ``refusal`` says why.
         refusal: in one sentence.
         files: the content of the ``*.json`` files that the script left, by name.
-        fix: what `toolkit explain` advises after a failure, or the refusal; empty if not known.
+        fix: what the refusal advises; empty if not known.
     """
 
     outcome: Outcome | None = None
