@@ -25,19 +25,11 @@ def _allocation(case: DoctorCase) -> Result:
         return failed(f"{shape}: {case.probe.refusal}", step)
     if outcome.kind == "ok":
         return passed(f"{shape}: {outcome.nodes}, the job took {outcome.seconds:.0f} s")
-    complaint = f"{shape}: {case.probe.complaint}"
-    if outcome.kind == "timeout":
-        return failed(
-            complaint,
-            "a node hangs, or closes the ports that srun itself needs; examine the nodes, or a "
-            "longer --time",
-        )
-    if case.reports:
-        return failed(complaint, case.probe.fix)
-    states = "; ".join(f"{node}: {state}" for node, state in outcome.unhealthy.items())
-    if states:
-        return failed(f"{complaint}; {states}", "exclude them, and tell the operators")
-    return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")
+    if outcome.kind != "timeout" and not case.reports and not outcome.unhealthy:
+        return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")
+    states = "".join(f"; {node}: {state}" for node, state in outcome.unhealthy.items())
+    step = "examine the nodes, or --exclude them; or a longer --time"
+    return failed(f"{shape}: {case.probe.complaint}{states}", step)
 
 
 @check("image-on-nodes", "every node can read the image and starts it", scope="nodes")
@@ -51,7 +43,7 @@ def _image_on_nodes(case: DoctorCase) -> Result:
         image = case.image.path if case.image else "it"
         return failed(
             f"of {counted(case.nodes, 'node')} only {where} started a program in {image}: {text}",
-            case.probe.fix or "put the image where all nodes see it: toolkit image copy",
+            "put the image where all nodes see it: toolkit image copy",
         )
     return passed(counted(case.nodes, "node"))
 
