@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,12 +124,6 @@ def test_what_a_refused_job_lacks_is_the_next_step(tmp_path, monkeypatch):
     assert refused.outcome == "failed"
     assert "--comment: this site requires a comment; --nodes: main has 2 nodes" in refused.message
     assert refused.fix == "--comment etc, --nodes 2"
-
-
-@pytest.mark.parametrize(("free", "outcome"), [(5e10, "passed"), (1e9, "warning"), (0, "failed")])
-def test_room(free, outcome, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
-    assert ITEM["space"].only(case(directories={"images": Path("/")})).outcome == outcome
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from pathlib import Path
 
 from toolkit import shell
 from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
-from toolkit.images.host.workspace import file_system
 from toolkit.images.store.settings import run_in_image
 from toolkit.slurm.client import TESTED
 from toolkit.units import human_size
@@ -19,9 +17,6 @@ from toolkit.units import human_size
 _USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 _PATIENCE = 20.0  # seconds for a container command
 _SAMPLE = 1 << 20  # bytes that are written to a directory
-# Bytes below which work soon stops: images of NVIDIA's are 5 to 10 GB, runs hold scripts and logs.
-_LITTLE = {"images": 10 * 10**9, "runs": 10**9, "caches": 2 * 10**9}
-_NONE = 10 * 10**6
 
 
 @check("slurm", "Slurm's controller answers, and its version is tested")
@@ -120,51 +115,21 @@ def _namespaces(_: DoctorCase) -> Result:
 
 @check("directories", "directories of images, runs and caches can be written to")
 def _directories(case: DoctorCase) -> Result:
-    wrong, fine, memory = [], [], []
+    wrong, fine = [], []
     for name, directory in case.directories.items():
-        kind = file_system(_existing(directory))
-        fine.append(f"{name} {directory} ({kind})")
+        existing = next(path for path in (directory, *directory.parents) if path.is_dir())
+        free = human_size(shutil.disk_usage(existing).free)
+        fine.append(f"{name} {directory} ({free} free)")
         try:
-            with tempfile.TemporaryFile(dir=_existing(directory)) as stream:
+            with tempfile.TemporaryFile(dir=existing) as stream:
                 stream.write(bytes(_SAMPLE))
                 stream.flush()
         except OSError as error:
             wrong.append(f"{fine[-1]}: {(error.strerror or str(error)).lower()}")
-            continue
-        if kind in ("tmpfs", "ramfs"):
-            memory.append(f"{name} {directory} is in memory ({kind})")
     if wrong:
-        return failed(
-            "; ".join(wrong),
-            "make room, or choose another: TOOLKIT_IMAGES for images; runs go below the current "
-            "directory",
-        )
-    if memory:
-        return warned("; ".join(memory), "use a directory on a disk")
+        step = "toolkit image prune, or another place: TOOLKIT_IMAGES for images"
+        return failed("; ".join(wrong), step)
     return passed("; ".join(fine))
-
-
-def _existing(directory: Path) -> Path:
-    """Return the directory, or the nearest parent that exists."""
-    return next(path for path in (directory, *directory.parents) if path.is_dir())
-
-
-@check("space", "images, runs and caches have free space")
-def _space(case: DoctorCase) -> Result:
-    full, low, texts = [], [], []
-    for name, directory in case.directories.items():
-        free = shutil.disk_usage(_existing(directory)).free
-        texts.append(f"{name} {human_size(free)} free")
-        if free < _NONE:
-            full.append(texts[-1])
-        elif free < _LITTLE[name]:
-            low.append(texts[-1])
-    prune = "toolkit image prune --unused-for 60d"
-    if full:
-        return failed(f"full: {'; '.join(full)}", f"{prune}; toolkit image cache")
-    if low:
-        return warned(f"little room: {'; '.join(low)}", f"{prune}, or TOOLKIT_IMAGES on scratch")
-    return passed("; ".join(texts))
 
 
 @check("image", "the image can be read, and a program starts in it")
@@ -195,6 +160,5 @@ ITEMS = (
     _ssh,
     _namespaces,
     _directories,
-    _space,
     _image,
 )
