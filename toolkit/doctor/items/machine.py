@@ -134,23 +134,13 @@ def _directories(case: DoctorCase) -> Result:
 
 @check("image", "the image can be read, and a program starts in it")
 def _image(case: DoctorCase) -> Result:
-    if case.image is None or case.image_case is None:
-        if not case.nodes:
-            return unchecked(case.no_image)
-        return failed(case.no_image, "toolkit image list")
-    began = time.monotonic()
+    if case.image_case is None or case.image is None:
+        return (failed if case.nodes else unchecked)(case.no_image)
     result = run_in_image(case.image.path, ["true"], timeout=60)
-    seconds = time.monotonic() - began
-    what = f"{case.image.path} ({human_size(Path(case.image.path).stat().st_size)})"
     if not result.ok:
         step = f"toolkit image verify {case.image.path}"
-        return failed(f"nothing starts in {what}: {' '.join(result.tail(1))}", step)
-    if case.image.manifest is None:
-        return warned(
-            f"{what} starts in {seconds:.1f} s; it has no manifest: its contents are not recorded",
-            f"toolkit image verify {case.image.path}",
-        )
-    return passed(f"{what} starts in {seconds:.1f} s")
+        return failed(f"nothing starts in {case.image.path}: {' '.join(result.tail(1))}", step)
+    return passed(f"a program starts in {case.image.path}")
 
 
 ITEMS = (
