@@ -12,7 +12,7 @@ from toolkit.doctor.case import MEGABYTES, DoctorCase
 from toolkit.images.verify.checks import BACKENDS, judge_driver, sum_on_nodes
 from toolkit.units import counted
 
-_NOTABLE, _WRONG = 1.0, 60.0  # seconds between clocks
+_APART = 1.0  # seconds between clocks that are worth a warning
 _SHARE = 0.7  # of the expected speed; less is worth a warning
 
 
@@ -165,13 +165,10 @@ def _clocks(case: DoctorCase) -> Result:
         if "clock" in link
     ]
     if not apart:
-        return failed("no clock could be compared: no node reaches another")
+        return unchecked("no node reaches another; see `connections`")
     most, text = max(apart)
-    step = "the node's time service (chronyc tracking); tell the operators"
-    if most > _WRONG:
-        return failed(text, step)
-    if most > _NOTABLE:
-        return warned(text, step)
+    if most > _APART:
+        return warned(text, "the node's time service (chronyc tracking); tell the operators")
     return passed(f"within {most * 1000:.1f} ms of each other")
 
 
@@ -202,18 +199,14 @@ def check_sum(backend: str, case: DoctorCase) -> Result:
     if any("error" in link for link in links):
         return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
     summed = sum_on_nodes(backend, case.image_case)
-    if summed.outcome == "failed":
-        step = "toolkit explain of a run that fails so; `connections` and `interface` above"
-        return failed(summed.message, step)
-    if summed.outcome == "unchecked":
+    if summed.outcome != "passed":
         return summed
     results: dict[str, Any] = case.image_case.runs[backend].results
     speed = float(results.get("gigabytes_per_second") or 0.0)
     expected = case.site.allreduce.get(backend) if case.site else None
     text = f"{summed.message}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
     if expected is None:
-        name = case.site.name if case.site else "?"
-        return passed(f"{text} (site {name} does not say what to expect)")
+        return passed(text)
     if speed < _SHARE * expected:
         step = "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket"
         return warned(f"{text}, {expected:g} are expected", step)
