@@ -75,7 +75,7 @@ def test_a_name_that_does_not_resolve_and_a_drained_node(toolkit, pytorch_image,
     assert failed(found) >= {"names", "connections"}
     assert "nid002 cannot resolve nid001" in found["names"]["detail"]
     assert found["node-states"]["outcome"] == "WARN"
-    assert "fan is broken" in found["node-states"]["detail"]
+    assert "sinfo -R" in found["node-states"]["next_step"]
     assert "do not reach each other" in found["allreduce-gloo"]["detail"]
 
 

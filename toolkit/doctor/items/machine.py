@@ -12,7 +12,7 @@ from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
 from toolkit.images.store.settings import run_in_image
 from toolkit.slurm.client import TESTED
-from toolkit.units import human_size
+from toolkit.units import counted, human_size
 
 _USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 _PATIENCE = 20.0  # seconds for a container command
@@ -40,29 +40,22 @@ def _slurm(case: DoctorCase) -> Result:
 
 @check("node-states", "enough nodes take jobs")
 def _node_states(case: DoctorCase) -> Result:
-    # A state with ``*`` is that of a node which does not answer.
     if case.client is None:
         return unchecked(f"no cluster: {case.no_site}")
-    default = (each.name for each in case.client.partitions() if each.default)
-    partition = case.settings.get("partition") or next(default, None)
-    states = case.client.node_states(partition)
-    by_reason: dict[str, list[str]] = {}
-    for node, (state, reason) in states.items():
-        if not state.startswith(_USABLE) or "*" in state or "drain" in state:
-            why = f": {reason}" if reason not in ("", "none") else ""
-            by_reason.setdefault(f"{state}{why}", []).append(node)
-    away = "; ".join(f"{', '.join(nodes)} {state}" for state, nodes in by_reason.items())
-    left, wanted = len(states) - sum(map(len, by_reason.values())), max(case.nodes, 1)
-    name = partition or "the cluster"
-    detail = f"{left} of {len(states)} nodes of {name} take jobs"
-    if left < wanted:
-        needed = f"{detail}, {wanted} {'are' if wanted > 1 else 'is'} needed"
-        fewer = f"--nodes {left}" if left and not away else ""
-        step = fewer or "sinfo -R; ask the operators"
-        return failed(f"{needed}: {away}" if away else needed, step)
-    if away:
-        return warned(f"{detail}; {away}", "sinfo -R tells who took them out, and when")
-    return passed(f"{left} nodes of {name} take jobs")
+    states = [
+        state for state, _ in case.client.node_states(case.settings.get("partition")).values()
+    ]
+    # A state with ``*`` is that of a node which does not answer.
+    usable = [
+        state
+        for state in states
+        if state.startswith(_USABLE) and "*" not in state and "drain" not in state
+    ]
+    detail = f"{len(usable)} of {counted(len(states), 'node')} take jobs"
+    step = "sinfo -R tells who took the others out, and why"
+    if len(usable) < max(case.nodes, 1):
+        return failed(f"{detail}, {max(case.nodes, 1)} needed", step)
+    return warned(detail, step) if len(usable) < len(states) else passed(detail)
 
 
 @check("container", "a command that starts containers is installed and runs")
