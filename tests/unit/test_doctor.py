@@ -97,7 +97,7 @@ def test_nodes_that_take_no_jobs(states, wanted, outcome, says, monkeypatch):
     assert (answer.outcome, answer.message) == (outcome, says)
 
 
-def test_what_a_refused_job_lacks_is_the_next_step(tmp_path, monkeypatch):
+def test_what_a_refused_job_lacks_is_told(tmp_path, monkeypatch):
     findings = [
         UsageError("this site requires a comment", place="--comment", next_step="--comment etc"),
         ShapeError("main has 2 nodes", place="--nodes", next_step="--nodes 2"),
@@ -113,8 +113,8 @@ def test_what_a_refused_job_lacks_is_the_next_step(tmp_path, monkeypatch):
     asked.probe = node_jobs.run_script(script, {}, (), within=tmp_path)
     refused = ITEM["allocation"].only(asked)
     assert refused.outcome == "failed"
-    assert "--comment: this site requires a comment; --nodes: main has 2 nodes" in refused.message
-    assert refused.fix == "--comment etc, --nodes 2"
+    reasons = "--comment: this site requires a comment; --comment etc; --nodes: main has 2 nodes"
+    assert f"{reasons}; --nodes 2" in refused.message
 
 
 @pytest.mark.parametrize(

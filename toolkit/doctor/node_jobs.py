@@ -75,10 +75,7 @@ def run_script(
 def _refused(error: ToolkitError) -> ScriptRun:
     """Return why a job never ran, with all reasons on one line, and the next step of each."""
     findings = error.findings if isinstance(error, PlanError) else ()
-    reasons = "; ".join(f"{each.place or each.kind}: {each.cause}" for each in findings)
-    steps = dict.fromkeys(each.advice for each in (error, *findings) if each.advice)
-    refusal = ": ".join(filter(None, (error.cause, reasons)))
-    return ScriptRun(refusal=refusal, fix=", ".join(steps))
+    return ScriptRun(refusal="; ".join(each.summary for each in findings or (error,)))
 
 
 def rank_runner(

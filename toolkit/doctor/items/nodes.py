@@ -21,8 +21,7 @@ def _allocation(case: DoctorCase) -> Result:
     outcome = case.probe.outcome
     shape = counted(case.nodes, "node") + (f" x {case.gpus} GPUs" if case.gpus else "")
     if outcome is None:
-        step = case.probe.fix or "ask for less, or for another partition: toolkit cluster show"
-        return failed(f"{shape}: {case.probe.refusal}", step)
+        return failed(f"{shape}: {case.probe.refusal}", "toolkit cluster show")
     if outcome.kind == "ok":
         return passed(f"{shape}: {outcome.nodes}, the job took {outcome.seconds:.0f} s")
     if outcome.kind != "timeout" and not case.reports and not outcome.unhealthy:

@@ -48,13 +48,11 @@ class ScriptRun(NamedTuple):
         outcome: of the run; None if it never ran, and then ``refusal`` says why.
         refusal: in one sentence.
         files: the content of the ``*.json`` files that the script left, by name.
-        fix: what the refusal advises; empty if not known.
     """
 
     outcome: Outcome | None = None
     refusal: str = ""
     files: dict[str, Any] = {}
-    fix: str = ""
 
     @property
     def results(self) -> dict[str, Any]:
