@@ -52,7 +52,7 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("gpus", ({}, {}), {"gpus": 2}, "failed", "n0 sees 0; n1 sees 0"),
     ("gpus", ({}, {}), SIMULATED, "unchecked", "simulated"),
     ("gpus", (V100S,), {}, "unchecked", "no GPUs were asked for"),
-    ("driver", (DRIVER, DRIVER), {"gpus": 1}, "passed", "570.86 on every node"),
+    ("driver", (DRIVER, DRIVER), {"gpus": 1}, "passed", "n0 570.86, n1 570.86"),
     ("driver", (DRIVER, OTHER), {"gpus": 1}, "warning", "n1 535.129"),
     ("driver", (DRIVER, {}), {"gpus": 1}, "warning", "n1 none"),
     ("driver", ({}, {}), {"gpus": 1}, "unchecked", "no node has a GPU"),

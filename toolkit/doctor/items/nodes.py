@@ -97,19 +97,17 @@ def _gpus(case: DoctorCase) -> Result:
 
 @_reported("driver", "all nodes have one driver that runs the image's CUDA", gpus=True)
 def _driver(case: DoctorCase) -> Result:
-    drivers = tuple(dict.fromkeys(report.driver for report in case.reports))
-    if not any(drivers):
+    drivers = {report.host: report.driver for report in case.reports}
+    if not any(drivers.values()):
         return unchecked("no node has a GPU of NVIDIA")
     if case.image_case is not None:
-        judged = judge_driver(case.image_case, tuple(filter(None, drivers)))
+        judged = judge_driver(case.image_case, tuple(filter(None, drivers.values())))
         if judged.outcome == "failed":
-            step = "an older image: toolkit image search; or ask for a newer driver"
-            return failed(judged.message, step)
-    if len(drivers) > 1:
-        each = ", ".join(f"{report.host} {report.driver or 'none'}" for report in case.reports)
-        step = "tell the operators; --constraint or --exclude keeps a job on equal nodes"
-        return warned(f"drivers differ: {each}", step)
-    return passed(f"{drivers[0]} on every node")
+            return judged
+    text = ", ".join(f"{host} {driver or 'none'}" for host, driver in drivers.items())
+    if len({*drivers.values()}) > 1:
+        return warned(text, "--constraint or --exclude keeps a job on equal nodes")
+    return passed(text)
 
 
 @_reported("names", "every node resolves every other by its name")
