@@ -23,7 +23,7 @@ from toolkit.localcluster import access
 from toolkit.localcluster.paths import paths_of
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
-from toolkit.planning.settings import find_cluster, site_offer
+from toolkit.planning.settings import find_cluster
 from toolkit.slurm.client import Client
 from toolkit.units import counted
 
@@ -146,7 +146,6 @@ def gather(
         UnknownSiteError: there is no such site.
     """
     case = DoctorCase(nodes=nodes, gpus=gpus, settings={"site": site, **settings})
-    place = None
     try:
         place = find_cluster(site)
     except SlurmUnreachableError as error:
@@ -174,8 +173,6 @@ def gather(
     run_ranks = rank_runner(case.image.path, site, nodes, gpus, of_ranks, within=within)
     case.image_case = local_case(
         case.image,
-        site=site_offer(place) if place and nodes else None,
-        no_site=case.no_site,
         nodes=nodes,
         gpus=gpus,
         run_ranks=run_ranks if nodes else None,
