@@ -48,12 +48,10 @@ SIMULATED = {"gpus": 2, "has_simulated_gpus": True}
 CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = [
     ("gpus", (V100S, V100S), {"gpus": 2}, "passed", "4 x V100"),
     ("gpus", (V100S, V100), {"gpus": 2}, "failed", "n1 sees 1"),
-    ("gpus", ({}, {}), {"gpus": 2}, "failed", "n0 sees 0; n1 sees 0"),
     ("gpus", ({}, {}), SIMULATED, "unchecked", "simulated"),
     ("gpus", (V100S,), {}, "unchecked", "no GPUs were asked for"),
     ("driver", (DRIVER, DRIVER), {"gpus": 1}, "passed", "n0 570.86, n1 570.86"),
     ("driver", (DRIVER, OTHER), {"gpus": 1}, "warning", "n1 535.129"),
-    ("driver", (DRIVER, {}), {"gpus": 1}, "warning", "n1 none"),
     ("driver", ({}, {}), {"gpus": 1}, "unchecked", "no node has a GPU"),
     ("clocks", clocks(0.002), {}, "passed", "within 2.0 ms"),
     ("clocks", clocks(120.0), {}, "warning", "n1 is +120.000 s from n0"),
@@ -146,10 +144,8 @@ def test_without_a_cluster_no_node_is_checked():
     ("version", "outcome", "says"),
     [
         ("22.05.8", "passed", "tested with all tests"),
-        ("24.11.5", "passed", "tested with all tests"),
         ("23.11.10-1", "passed", "tested: the commands for jobs"),
         ("26.11.0-0rc1", "warning", "not tested; tested are 22.05, 23.02, "),
-        ("unknown", "warning", "not tested"),
     ],
 )
 def test_whether_the_version_of_slurm_was_tested(version, outcome, says, monkeypatch):

@@ -66,22 +66,13 @@ def test_nothing_makes_it_stumble(value):
         fixed(text)
 
 
-def test_the_command_says_shows_and_mends(tmp_path):
+def test_the_command_shows_faults(tmp_path):
     script = tmp_path / "job.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH –nodes=2\nif true\n")
-    script.chmod(0o750)
     done = CliRunner().invoke(command, [str(script)])
     assert done.exit_code == 1
     assert f"{script}:2: error: –nodes begins with an en dash [dash]" in done.stdout
     assert "[syntax]" in done.stdout
-    script.write_text("#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n")
-    done = CliRunner().invoke(command, ["--fix", str(script)])
-    assert done.exit_code == 0, done.output
-    assert script.read_text() == "#!/bin/bash\n#SBATCH --nodes=2\nsrun true\n"
-    assert script.stat().st_mode & 0o777 == 0o750
-    assert (
-        tmp_path / "job.sbatch.orig"
-    ).read_text() == "#!/bin/bash\n#SBATCH –nodes=2\nsrun true\n"
 
 
 BROKEN = "#!/bin/bash\n#SBATCH –nodes={}\nsrun true\n"

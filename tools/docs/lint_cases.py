@@ -78,7 +78,6 @@ CASES = (
         True,
     ),
     _case("dash", "#SBATCH –comment etc", "#SBATCH --comment etc", mends=True, refused=True),
-    _case("dash", "#SBATCH —nodes=1", "#SBATCH --nodes=1", mends=True, refused=True),
     _command("dash", "horovodrun –np 4 python t.py", "horovodrun -np 4 python t.py", mends=True),
     _command("dash", "srun –n 2 python t.py", "srun -n 2 python t.py 'a –b'", mends=False),
     _case("hidden-directive", " #SBATCH --nodes=1", "#SBATCH --nodes=1", mends=True),
@@ -144,8 +143,8 @@ CASES = (
     ),
     Case(
         "step-cpus",
-        _batch("#SBATCH --cpus-per-task=8", "srun python t.py"),
-        _batch("#SBATCH --cpus-per-task=8", "srun -c 8 python t.py"),
+        _batch("#SBATCH --cpus-per-task=8", "srun bash -c 'python t.py'"),
+        _batch("#SBATCH --cpus-per-task=8", 'srun -c "$SLURM_CPUS_PER_TASK" python t.py'),
         (3,),
     ),
     Case(
@@ -169,7 +168,6 @@ CASES = (
         "srun torchrun --rdzv-endpoint=$host:29400 t.py",
         "srun torchrun --rdzv-endpoint=$host:0 t.py --data=20230101",
     ),
-    _command("fixed-port", "ray start --head --port=6379", "ray start --head --port=$port"),
     Case(
         "bare-wait",
         _batch("#SBATCH --nodes=2", "srun -n1 a & srun -n1 b &", "wait"),
@@ -197,9 +195,7 @@ CASES = (
     ),
     _site("site", "#SBATCH -p cas_v100", "#SBATCH -p cas_v100_4"),
     _site("site", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"),
-    _site("site", "#SBATCH -t 72:00:00", "#SBATCH -t 2-00"),
     _site("site", "#SBATCH -p jupyter", "#SBATCH -p cpu"),
-    _site("site", "#SBATCH -p amd_a100_4 -N 2", "#SBATCH -p amd_a100_4 -N 1"),
     Case(
         "site-module",
         _batch('#SBATCH --comment="field=misc;appl=misc"', "module load cuda/10.0"),
@@ -215,7 +211,6 @@ CASES = (
         "NCCL_DEBUG=INFO python -m torch.distributed.run t.py",
         "python -m torch.utils.collect_env",
     ),
-    _command("lone-launcher", "$PREFIX/bin/torchrun t.py", 'srun bash -c "torchrun t.py"'),
     Case(
         "lone-launcher",
         _batch("#SBATCH -N 2-4", "torchrun t.py"),
@@ -241,11 +236,6 @@ CASES = (
     _command("node-count", "srun torchrun --nnodes=4 t.py", "srun torchrun --nnodes=1:4 t.py"),
     _command(
         "node-count",
-        "srun torchrun --nnodes 1 t.py",
-        "srun torchrun --nnodes=$SLURM_NNODES t.py --nnodes-file x",
-    ),
-    _command(
-        "node-count",
         "srun python -m torch.distributed.run --nnodes=8 t.py",
         "srun torchrun --standalone --nnodes=1 t.py",
     ),
@@ -268,19 +258,8 @@ CASES = (
     ),
     _command("export", "NCCL_DEBUG=INFO", "set -a\nNCCL_DEBUG=INFO"),
     _command("export", "  NCCL_DEBUG=INFO", "source env.sh; NCCL_DEBUG=INFO"),
-    _command("export", "WORLD_SIZE=$SLURM_NTASKS", "WORLD_SIZE=$SLURM_NTASKS srun true"),
-    _command(
-        "export",
-        "MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
-        "PORT=$((61000 + SLURM_JOB_ID % 4536))",
-    ),
     _command(
         "local-rendezvous", "export MASTER_ADDR=localhost", "export MASTER_ADDR=localhost.site"
-    ),
-    _command(
-        "local-rendezvous",
-        "srun torchrun --rdzv-endpoint=127.0.0.1:$PORT t.py",
-        "srun torchrun --rdzv-endpoint=$HOST:$PORT t.py",
     ),
     _command(
         "local-rendezvous",
@@ -334,25 +313,10 @@ CASES = (
         _batch("#SBATCH -G 1", "export APPTAINER_NV=1", "apptainer exec image.sif python t.py"),
         (3,),
     ),
-    Case(
-        "no-nv",
-        _batch("#SBATCH --gres=gpu", "apptainer exec image.sif python t.py"),
-        _batch("#SBATCH --gres=tmp:10G", "apptainer exec image.sif python t.py"),
-        (3,),
-    ),
     _command(
         "conda-activate",
         "conda activate torch",
         'eval "$(conda shell.bash hook)" && conda activate torch',
-    ),
-    _command("conda-activate", "mamba activate torch", "source ~/miniforge3/bin/activate torch"),
-    Case(
-        "conda-activate",
-        _batch("#SBATCH --nodes=1", "conda activate torch"),
-        _batch(
-            "#SBATCH --nodes=1", "source /opt/conda/etc/profile.d/conda.sh", "conda activate torch"
-        ),
-        (3,),
     ),
     Case(
         "conda-activate",
@@ -388,7 +352,6 @@ CASES = (
         _batch("#SBATCH -N 2", 'if [ "$SLURM_NNODES" = 1 ]; then', "    torchrun t.py", "fi"),
         (4,),
     ),
-    _command("conda-activate", "conda activate torch", ". ~/.mycondaconf; conda activate torch"),
     Case(
         "no-nv",
         _batch("#SBATCH --gres gpu", 'SIF="/apps/x.sif"', 'singularity exec "$SIF" python t.py'),
