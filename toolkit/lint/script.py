@@ -202,6 +202,15 @@ class Script(NamedTuple):
         return (int(match[1]), int(match[2] or match[1])) if match else None
 
     @property
+    def tasks(self) -> int | None:
+        """The number of tasks of the job; None if its directives do not tell."""
+        if (total := self.value("ntasks")) is not None:
+            return int(total) if total.isdecimal() else None
+        each = self.number("ntasks-per-node") or self.number("tasks-per-node")
+        nodes = self.number("nodes") if self.value("nodes") else 1
+        return each * nodes if each and nodes else None
+
+    @property
     def least_nodes(self) -> int:
         """The least nodes of the job; 1 if its directives do not tell."""
         return self.nodes[0] if self.nodes else 1
@@ -250,8 +259,8 @@ def parse(text: str, context: Context | None = None) -> Script:
 
 
 def _command(lines: Sequence[str], first: int) -> Command:
-    """Read a command with all lines that backslashes and quotes add to its first."""
-    text, bare, plain, quote = "", "", "", ""
+    """Read a command with all lines that backslashes, quotes and arrays add to its first."""
+    text, bare, plain, quote, depth = "", "", "", "", 0
     for number in range(first, len(lines) + 1):
         line, place, is_continued = lines[number - 1], 0, False
         while (match := _TOKENS[quote].match(line, place)) is not None:
@@ -259,14 +268,18 @@ def _command(lines: Sequence[str], first: int) -> Command:
             place, is_continued = match.end(), match[0] == "\\" and quote != "'"
             if token == "#" and not quote and (before.isspace() or before in ";&|("):
                 break
-            hidden = quote
+            hidden, is_array = quote, depth > 0 or plain.endswith("=")
             if token == quote or (not quote and token in ("'", '"')):
                 quote, hidden = "" if quote else token, ""
+            elif token == "(" and not quote and is_array:
+                depth += 1  # of an array, whose lines need no backslash
+            elif token == ")" and not quote and depth:
+                depth -= 1
             blank = " " * len(token)
             text += token
             bare += blank if hidden == "'" else token
             plain += blank if hidden else token
-        if not (is_continued or quote):
+        if not (is_continued or quote or depth):
             break
         text, bare, plain = text + "\n", bare + "\n", plain + "\n"
     return Command(first, text.rstrip(), bare.rstrip(), plain.rstrip())

@@ -106,6 +106,7 @@ CASES = (
         mends=True,
         refused=True,
     ),
+    _case("unknown-option", "#SBATCH --ntask=1", "#SBATCH --ntasks=1", refused=True),
     _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
     _case(
         "variable-in-directive",
@@ -114,8 +115,25 @@ CASES = (
         mends=True,
     ),
     _case("variable-in-directive", "#SBATCH --chdir=$HOME", "#SBATCH --chdir=/home"),
+    _case("log-name", "#SBATCH -e %s.e%j", "#SBATCH -e %x.e%3j%%s"),
+    _case("log-name", "#SBATCH --error=%i_%x_log", "#SBATCH --error=%j_%x_log"),
     _case("log-directory", "#SBATCH --output=logs/%j.log", "#SBATCH --output=there/%j.log"),
     _command("syntax", 'echo "never closed', "echo 'it\"s'"),
+    Case(
+        "continuation",
+        _batch("#SBATCH --nodes=1", "srun", "    --label true"),
+        _batch(
+            "#SBATCH --nodes=1", "arguments=(", "    --label", ")", "srun \\", "    --label true"
+        ),
+        (4,),
+    ),
+    _command("assignment", "MASTER ADDR=$(hostname)", "export MASTER_ADDR=$(hostname)"),
+    _command(
+        "assignment",
+        "export PATH=/home/${USER} /.local/bin:$PATH",
+        "export PATH=/home/${USER}/.local/bin:$PATH",
+    ),
+    _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
     _command(
         "early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"
     ),
@@ -142,6 +160,24 @@ CASES = (
         "horovodrun -H $hosts python t.py",
     ),
     Case(
+        "rank-count",
+        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 2 python t.py"),
+        _batch("#SBATCH -N 2", "#SBATCH -n 4", "horovodrun -np 4 python t.py"),
+        (4,),
+    ),
+    Case(
+        "world-size",
+        _batch("#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "srun python t.py --world-size 4"),
+        _batch("#SBATCH -N 2", "#SBATCH --ntasks-per-node=4", "srun python t.py --world-size 8"),
+        (4,),
+    ),
+    Case(
+        "world-size",
+        _batch("#SBATCH -n 8", "export WORLD_SIZE=2", "srun python t.py"),
+        _batch("#SBATCH -N 8 --ntasks-per-node=1", "export WORLD_SIZE=32", "srun python spawn.py"),
+        (3,),
+    ),
+    Case(
         "step-cpus",
         _batch("#SBATCH --cpus-per-task=8", "srun bash -c 'python t.py'"),
         _batch("#SBATCH --cpus-per-task=8", 'srun -c "$SLURM_CPUS_PER_TASK" python t.py'),
@@ -153,6 +189,7 @@ CASES = (
         _batch("#SBATCH --ntasks=1", "#SBATCH --gpus-per-task=1", "srun python t.py"),
         (3,),
     ),
+    _command("gpu-binding", "srun -n 4 --gpus-per-task=1 python t.py", "srun python t.py"),
     _command(
         "gpu-binding",
         "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'",
@@ -180,6 +217,8 @@ CASES = (
         _batch("#SBATCH --nodes=2", "srun a 2>&1 && echo done &> log", "wait"),
         (4,),
     ),
+    _command("ssh", "ssh $node hostname", "ssh-keyscan $node"),
+    _command("kill-by-name", "pkill -f vllm", 'kill "$pid"'),
     _command("secret", "jupyter lab --NotebookApp.token=$USER", "jupyter lab --config token.py"),
     _command(
         "secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"

@@ -8,6 +8,44 @@ from collections.abc import Iterator
 from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script
 
+_OPTION_FIRST = re.compile(r"\s*(--?[A-Za-z][\w-]*)(?:[ =]|$)")
+
+
+@check(
+    "continuation",
+    "commands over several lines are joined",
+    cause="the command ended on the line before; this is run as a command of its own",
+    source="a published guide's script of submitit",
+    fix="end the line before with a backslash, and nothing after it",
+)
+def _continuation(script: Script) -> Iterator[Result]:
+    for command in script.commands:
+        if match := _OPTION_FIRST.match(command.plain):
+            yield at(command.line, f"this line begins with an option: {match[1]}")
+
+
+# MASTER PORT=1, name = value, PATH=/home/$USER /bin:$PATH
+_BLANKS = re.compile(
+    r"\s*(?:(?:export\s+)?[A-Z]+(?: [A-Z]+)+=|[A-Za-z_]\w* += *\S|"
+    r"export\s+(?P<name>\w*PATH)=\S+ +/\S*:\$\{?(?P=name)\b)"
+)
+
+
+@check(
+    "assignment",
+    "no blanks in assignments",
+    cause="the shell takes the first word for a command, or gives the variable only a part of its "
+    "value",
+    source="a published guide's scripts",
+    fix="no blanks around =, in the name and in the value",
+)
+def _assignment(script: Script) -> Iterator[Result]:
+    for command in script.commands:
+        if _BLANKS.match(command.plain):
+            name = command.text.partition("=")[0].strip()
+            yield at(command.line, f"there is a blank in the assignment of {name}")
+
+
 _OF_TASK = re.compile(
     r"\$\{?(SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID|SLURMD_NODENAME|SLURM_TASK_PID|PMI_RANK|"
     r"PMIX_RANK|OMPI_COMM_WORLD_(?:LOCAL_)?RANK)\b"
@@ -67,6 +105,33 @@ def _background(script: Script) -> Iterator[Result]:
             yield at(line, "wait without a process id ends with 0 whatever happened")
 
 
+@check(
+    "ssh",
+    "no processes are started by ssh",
+    severity="warning",
+    cause="what it starts is not part of the job: it has none of its variables and limits, and "
+    "may outlive it; many sites forbid it",
+    source="a published guide's script for MultiWorkerMirroredStrategy",
+    fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
+)
+def _ssh(script: Script) -> Iterator[Result]:
+    for call in script.calls("ssh") if script.is_batch else ():
+        yield at(call.line, "processes on the nodes are started by ssh")
+
+
+@check(
+    "kill-by-name",
+    "no processes are killed by name",
+    severity="warning",
+    cause="on a shared node it also ends your other jobs",
+    source="scripts for vLLM and Ollama on a shared cluster",
+    fix='pid=$! after the start, and kill "$pid" (or trap it)',
+)
+def _kill_by_name(script: Script) -> Iterator[Result]:
+    for call in script.calls("pkill", "killall"):
+        yield at(call.line, f"{call.program} ends processes by their name")
+
+
 _ARGUMENT = re.compile(
     r"--(?:[\w.]*[._-])?(?:token|password|passwd|secret|api[_-]?key)[= ](?P<value>[\"']?[^\s\"']+)",
     re.IGNORECASE,
@@ -100,7 +165,11 @@ def _secret(script: Script) -> Iterator[Result]:
 
 
 RULES = (
+    _continuation,
+    _assignment,
     _early_expansion,
     _background,
+    _ssh,
+    _kill_by_name,
     _secret,
 )

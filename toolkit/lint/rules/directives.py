@@ -88,12 +88,13 @@ def _stray_word(script: Script) -> Iterator[Result]:
     source="sbatch --help of Slurm 22.05 and 24.11",
 )
 def _unknown_option(script: Script) -> Iterator[Result]:
-    # Beginnings of a name are allowed, as they are there.
+    # Unambiguous beginnings of a name are allowed, as they are there.
     for written in script.directives:
         for option in written.options:
             name = option.name
             is_long = option.written.startswith("--") and name.isascii()
-            if is_long and not any(known.startswith(name) for known in LONG):
+            begun = [known for known in LONG if known.startswith(name)]
+            if is_long and name not in LONG and len(begun) != 1:
                 yield _unknown(name, written)
 
 
@@ -141,6 +142,23 @@ def _variable_in_directive(script: Script) -> Iterator[Result]:
             yield at(written.line, message, edits=edits, fix=fix)
 
 
+_PATTERN = re.compile(r"(?<!%)(?:%%)*%\d*(?P<letter>[^%AabJjNntux\d])")
+
+
+@check(
+    "log-name",
+    "patterns in names of logs are known",
+    severity="warning",
+    cause="the log gets another name than was meant",
+    source="sbatch(1), filename pattern",
+    fix="%x: the job's name, %j: its number",
+)
+def _log_name(script: Script) -> Iterator[Result]:
+    for written, option in script.options("output", "error"):
+        if match := _PATTERN.search(option.value or ""):
+            yield at(written.line, f"a batch job has no pattern %{match['letter']}")
+
+
 @check(
     "log-directory",
     "the directory of the logs exists",
@@ -164,5 +182,6 @@ RULES = (
     _stray_word,
     _unknown_option,
     _variable_in_directive,
+    _log_name,
     _log_directory,
 )

@@ -27,6 +27,9 @@ def _gpu_binding(script: Script) -> Iterator[Result]:
     for directive, option in script.options("gpus-per-task"):
         if not single:
             yield at(directive.line, f"{option.written} gives every task GPUs of its own")
+    for call in script.calls("srun"):
+        if "--gpus-per-task" in call.plain and not single:
+            yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
     for line, match, _ in script.find(_BY_RANK):
         yield at(line, f"CUDA_VISIBLE_DEVICES is set from ${match[1]}")
 

@@ -49,6 +49,26 @@ def _slurm_variable(script: Script) -> Iterator[Result]:
             yield at(line, message, fix=fix)
 
 
+_RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
+
+
+@check(
+    "rank-count",
+    "launchers start as many ranks as Slurm",
+    severity="warning",
+    cause="nodes or GPUs that were asked for stay idle, or the launcher finds too few slots",
+    source="a published guide asks for 4 tasks on 2 nodes and starts 2",
+    fix="leave it to Slurm, or use $SLURM_NTASKS",
+)
+def _rank_count(script: Script) -> Iterator[Result]:
+    tasks = script.tasks
+    for call in script.calls("horovodrun", "mpirun", "mpiexec") if tasks else ():
+        match = _RANKS_OPTION.search(call.plain)
+        if match and int(match[1]) != tasks:
+            message = f"{call.program} starts {match[1]} ranks, the job has {tasks} tasks"
+            yield at(call.line, message)
+
+
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
 _NODES_OPTION = re.compile(r"--nnodes[= ]\s{0,8}[\"']?(\d{1,6})(?=[\s\"'\\]|$)")
 
@@ -125,6 +145,31 @@ def _local_rendezvous(script: Script) -> Iterator[Result]:
             yield at(line, f"ranks of several nodes are to meet at {match['place']}")
 
 
+_SIZE = re.compile(
+    r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)"
+)
+_OWN = re.compile(
+    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b"
+)
+
+
+@check(
+    "world-size",
+    "WORLD_SIZE is the number of ranks",
+    cause="ranks wait for others that never come, or some are left out",
+    source="pytorch.org: WORLD_SIZE is the number of all ranks",
+    fix="WORLD_SIZE=$SLURM_NTASKS",
+)
+def _world_size(script: Script) -> Iterator[Result]:
+    # With one task on each node, the script may start ranks by itself.
+    tasks = script.tasks
+    if tasks is None or script.number("ntasks-per-node") == 1 or script.has(_OWN):
+        return
+    for line, match, _ in script.find(_SIZE, group="size"):
+        if int(match["size"]) != tasks:
+            yield at(line, f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks")
+
+
 _CPUS = re.compile(r"--cpus-per-task|--overlap|(?<!\S)-c[= ]?\"?(?:\d|\$\{?\w*CPU)")
 
 
@@ -169,9 +214,11 @@ def _fixed_port(script: Script) -> Iterator[Result]:
 
 RULES = (
     _slurm_variable,
+    _rank_count,
     _node_count,
     _lone_launcher,
     _local_rendezvous,
+    _world_size,
     _step_cpus,
     _fixed_port,
 )
