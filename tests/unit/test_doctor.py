@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +43,8 @@ def clocks(seconds: float) -> tuple[dict[str, Any], ...]:
 V100S, V100 = {"gpus": ["V100", "V100"]}, {"gpus": ["V100"]}
 DRIVER, OTHER = {"driver": "570.86"}, {"driver": "535.129"}
 LATE = {"error": "timed out"}
-FINE = {"names": {"n0": {"address": "10.0.0.1"}, "n1": {"address": "10.0.0.2"}}}
+FINE = {"names": {name: {"address": "10.0.0.1", "back": f"{name}.cluster"} for name in ("n0", "n1")}}
+OTHER_NAME = {"names": {"n0": {"address": "10.0.0.1", "back": "login"}}}
 LOST = {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}
 UP = {"address": "10.0.0.1"}
 IB0 = {"site": Site(name="s", interface="ib0")}
@@ -55,7 +59,9 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("driver", ({}, {}), {"gpus": 1}, "unchecked", "no node has a GPU"),
     ("clocks", clocks(0.002), {}, "passed", "within 2.0 ms"),
     ("clocks", clocks(120.0), {}, "warning", "n1 is +120.000 s from n0"),
+    ("image-on-nodes", ({"started": 0.4}, {"started": 12.0}), {}, "warning", "n0 0.4 s, n1 12.0 s"),
     ("names", (FINE, FINE), {}, "passed", "2 nodes find each other"),
+    ("names", (FINE, OTHER_NAME), {}, "warning", "n1 calls 10.0.0.1 login, not n0"),
     ("names", (FINE, LOST), {}, "failed", "n1 cannot resolve n0: unknown"),
     ("connections", ({"links": {"n1": LATE}}, {"links": {"n0": {}}}), {}, "failed", "n0 -> n1: timed out"),
     ("interface", (UP, UP), IB0, "passed", "ib0 connects 2 nodes"),
@@ -112,6 +118,12 @@ def test_what_a_refused_job_lacks_is_told(tmp_path, monkeypatch):
     assert refused.outcome == "failed"
     reasons = "--comment: this site requires a comment; --comment etc; --nodes: main has 2 nodes"
     assert f"{reasons}; --nodes 2" in refused.message
+
+
+@pytest.mark.parametrize(("free", "outcome"), [(5e10, "passed"), (1e8, "warning")])
+def test_room(free, outcome, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
+    assert ITEM["directories"].only(case(directories={"images": Path("/")})).outcome == outcome
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,19 @@ class NodeReport(Model, frozen=True, kw_only=True):
 
     Attributes:
         host: as Slurm calls the node.
+        started: seconds from the start of the container's command to that of the program in it; 0
+            if not known.
         gpus: that the container sees.
         driver: version of theirs; empty if there are none.
         address: of the site's network interface; empty if there is none.
-        names: of every node its address.
+        names: of every node its address, and what this address is called.
         links: to every other node by its name: how far its clock is ahead.
         over_interface: the same, from interface to interface.
         rendezvous: whether the port of the first node at which ranks meet could be reached.
     """
 
     host: str
+    started: float = 0.0
     gpus: tuple[str, ...] = ()
     driver: str = ""
     address: str = ""

@@ -15,6 +15,7 @@ from toolkit.units import counted, human_size
 
 _USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 _PATIENCE = 20.0  # seconds for a container command
+_LITTLE = 10**9  # bytes: an image of NVIDIA's is 5 to 10 GB
 _SAMPLE = 1 << 20  # bytes that are written to a directory
 
 
@@ -99,21 +100,23 @@ def _namespaces(_: DoctorCase) -> Result:
 
 @check("directories", "directories of images, runs and caches can be written to")
 def _directories(case: DoctorCase) -> Result:
-    wrong, fine = [], []
+    wrong, scarce, fine = [], [], []
     for name, directory in case.directories.items():
         existing = next(path for path in (directory, *directory.parents) if path.is_dir())
-        free = human_size(shutil.disk_usage(existing).free)
-        fine.append(f"{name} {directory} ({free} free)")
+        free = shutil.disk_usage(existing).free
+        fine.append(f"{name} {directory} ({human_size(free)} free)")
+        if free < _LITTLE:
+            scarce.append(fine[-1])
         try:
             with tempfile.TemporaryFile(dir=existing) as stream:
                 stream.write(bytes(_SAMPLE))
                 stream.flush()
         except OSError as error:
             wrong.append(f"{fine[-1]}: {(error.strerror or str(error)).lower()}")
+    step = "toolkit image prune, or another place: TOOLKIT_IMAGES for images"
     if wrong:
-        step = "toolkit image prune, or another place: TOOLKIT_IMAGES for images"
         return failed("; ".join(wrong), step)
-    return passed("; ".join(fine))
+    return warned("; ".join(scarce), step) if scarce else passed("; ".join(fine))
 
 
 @check("image", "the image can be read, and a program starts in it")

@@ -12,6 +12,7 @@ from toolkit.doctor.case import MEGABYTES, DoctorCase
 from toolkit.images.verify.checks import BACKENDS, judge_driver, sum_on_nodes
 from toolkit.units import counted
 
+_SLOW = 10.0  # seconds: then every start of every rank is felt
 _APART = 1.0  # seconds between clocks that are worth a warning
 _SHARE = 0.7  # of the expected speed; less is worth a warning
 
@@ -31,7 +32,7 @@ def _allocation(case: DoctorCase) -> Result:
     return failed(f"{shape}: {case.probe.complaint}{states}", step)
 
 
-@check("image-on-nodes", "every node can read the image and starts it", scope="nodes")
+@check("image-on-nodes", "every node can read the image and starts it fast", scope="nodes")
 def _image_on_nodes(case: DoctorCase) -> Result:
     if case.probe.outcome is None:
         return unchecked("the job never ran")
@@ -41,7 +42,11 @@ def _image_on_nodes(case: DoctorCase) -> Result:
             f"only {where} started a program in the image: {case.probe.complaint}",
             "put the image where all nodes see it: toolkit image copy",
         )
-    return passed(counted(case.nodes, "node"))
+    text = ", ".join(f"{report.host} {report.started:.1f} s" for report in case.reports)
+    if max(report.started for report in case.reports) > _SLOW:
+        step = "stripe the image over more servers, or copy it to the nodes' own disks"
+        return warned(f"slow to start: {text}", step)
+    return passed(f"starts everywhere: {text}")
 
 
 def _reported(
@@ -100,7 +105,7 @@ def _driver(case: DoctorCase) -> Result:
     if case.image_case is not None:
         judged = judge_driver(case.image_case, tuple(filter(None, drivers.values())))
         if judged.outcome == "failed":
-            return judged
+            return judged._replace(fix="an older image: toolkit image search")
     text = ", ".join(f"{host} {driver or 'none'}" for host, driver in drivers.items())
     if len({*drivers.values()}) > 1:
         return warned(text, "--constraint or --exclude keeps a job on equal nodes")
@@ -112,7 +117,16 @@ def _names(case: DoctorCase) -> Result:
     if wrong := _errors(case, "names", "cannot resolve"):
         step = "/etc/hosts or the name service of that node; tell the operators"
         return failed("; ".join(wrong), step)
-    return passed(f"{len(case.reports)} nodes find each other by name")
+    renamed = [
+        f"{report.host} calls {answer['address']} {answer['back']}, not {name}"
+        for report in case.reports
+        for name, answer in report.names.items()
+        if name != report.host and answer["back"].split(".")[0] != name.split(".")[0]
+    ]
+    if renamed:
+        step = "if ranks do not meet: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+        return warned("; ".join(renamed), step)
+    return passed(f"{len(case.reports)} nodes find each other by name and by address")
 
 
 @_reported("connections", "every node reaches any port of every other", least=2)
@@ -189,7 +203,7 @@ def check_sum(backend: str, case: DoctorCase) -> Result:
         return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
     summed = sum_on_nodes(backend, case.image_case)
     if summed.outcome != "passed":
-        return summed
+        return summed._replace(fix="see `connections` and `interface`")
     results: dict[str, Any] = case.image_case.runs[backend].results
     speed = float(results.get("gigabytes_per_second") or 0.0)
     expected = case.site.allreduce.get(backend) if case.site else None

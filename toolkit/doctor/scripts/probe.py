@@ -29,6 +29,21 @@ INTERFACE = sys.argv[3] if len(sys.argv) > 3 else ""
 ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
+def started() -> float:
+    """Return the seconds from the start of the container's command to ours.
+
+    By then the image was found, opened and mounted.
+    """
+    try:
+        ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+STARTED = started()
+
+
 def gpus() -> Any:
     """Return the name and the driver's version of each GPU that nvidia-smi sees."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -113,8 +128,9 @@ def attempt(function: Any, *arguments: Any) -> Any:
 
 
 def resolve(host: str) -> Any:
-    """Return the address of a host."""
-    return {"address": socket.gethostbyname(host)}
+    """Return the address of a host, and the name of that address; itself if it has none."""
+    address = socket.gethostbyname(host)
+    return {"address": address, "back": socket.getfqdn(address)}
 
 
 def measure_link(host: str, port: int, source: str = "") -> Any:
@@ -144,6 +160,7 @@ def main() -> None:
     first = nodes[0] if TASK and 0 in nodes else None
     report = {
         "host": host,
+        "started": STARTED,
         "gpus": [name for name, _ in devices],
         "driver": devices[0][1] if devices else "",
         "address": address,
