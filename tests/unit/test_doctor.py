@@ -43,7 +43,9 @@ def clocks(seconds: float) -> tuple[dict[str, Any], ...]:
 V100S, V100 = {"gpus": ["V100", "V100"]}, {"gpus": ["V100"]}
 DRIVER, OTHER = {"driver": "570.86"}, {"driver": "535.129"}
 LATE = {"error": "timed out"}
-FINE = {"names": {name: {"address": "10.0.0.1", "back": f"{name}.cluster"} for name in ("n0", "n1")}}
+FINE = {
+    "names": {name: {"address": "10.0.0.1", "back": f"{name}.cluster"} for name in ("n0", "n1")}
+}
 OTHER_NAME = {"names": {"n0": {"address": "10.0.0.1", "back": "login"}}}
 LOST = {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}
 UP = {"address": "10.0.0.1"}
