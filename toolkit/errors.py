@@ -22,16 +22,21 @@ EXHAUSTED = (*NO_SPACE, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice with the most similar spelling, in which case and dashes are equal."""
+    """Return the choice with the meaning of ``name``, or else with the most similar spelling.
+
+    None if there is none.
+    """
     from difflib import get_close_matches
 
-    def plain(word: str) -> str:
-        return word.lstrip("-").lower().replace("_", "-")
+    from toolkit.meanings import meant, plain
 
     known = {plain(choice): choice for choice in sorted(choices, reverse=True)}
-    # Of one letter another case is another option: sbatch's -n and -N.
-    similar = get_close_matches(plain(name), known, n=1, cutoff=0.5) if len(plain(name)) > 1 else ()
-    return known[similar[0]] if similar else None
+    same = next((known[word] for word in meant(name) if word in known), None)
+    similar = get_close_matches(plain(name), known, n=1, cutoff=0.5)
+    # Dashes say nothing, so that --output is not like --pty. The same word in other letters is the
+    # choice itself, but of one letter another case is another option: sbatch's -n and -N.
+    is_spelling = len(plain(name)) > 1 and plain(name) in known
+    return same if same and not is_spelling else known[similar[0]] if similar else same
 
 
 class ToolkitError(Exception):

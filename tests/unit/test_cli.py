@@ -17,7 +17,6 @@ import toolkit.cli
 from tests.unit.samples import PARTITIONS
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.cli import run
 from toolkit.cli.cluster import _whole
 from toolkit.cli.main import Group, as_ours
 from toolkit.errors import InternalError, ToolkitError
@@ -95,39 +94,6 @@ def test_a_socket_that_is_missing_is_no_removed_directory():
     assert isinstance(as_ours(FileNotFoundError(2, "No such file or directory")), InternalError)
 
 
-OPTIONS = [name for parameter in run.command.params for name in parameter.opts]
-
-
-@pytest.mark.parametrize(
-    ("word", "choices", "expected"),
-    [
-        ("--output", OPTIONS, None),
-        ("--nodse", OPTIONS, "--nodes"),
-        ("--Nodes", OPTIONS, "--nodes"),
-        ("-n", OPTIONS, None),  # sbatch's -n and -N are two options
-        ("job-name", ["job_name", "nodes"], "job_name"),
-        ("explian", cli.cli.entries, "explain"),
-        ("xyzzy", cli.cli.entries, None),
-    ],
-)
-def test_the_choice_with_the_nearest_spelling_is_named(word, choices, expected):
-    assert errors.nearest(word, choices) == expected
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--output", "the output of each rank is kept with the run: toolkit logs"),
-        ("-n", "--ntasks-per-node N"),
-        ("-L", "--slurm licenses=VALUE passes it to sbatch"),
-        ("--hold", "--slurm hold passes it to sbatch"),
-    ],
-)
-def test_an_option_of_sbatch_that_is_none_of_ours_says_what_there_is(option, words):
-    code, _, error = said("run", option, "x", "train.py")
-    assert (code, words in error, "close" in error) == (64, True, False)
-
-
 def test_every_error_has_an_exit_code_of_its_own():
     public = [
         error
@@ -162,6 +128,8 @@ def test_nothing_heavy_is_imported_at_the_start():
 
 
 def test_everything_after_the_script_belongs_to_it(monkeypatch):
+    from toolkit.cli import run
+
     seen: list[object] = []
 
     class StoppedError(Exception):

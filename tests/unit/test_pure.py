@@ -19,7 +19,7 @@ PURE = (
     *("model/", "launchers/", "explain/", "lint/", "rules/", "images/recipe/", "images/sif/"),
     *("planning/plan.py", "planning/sweep.py", "scripts/render.py", "runtimes/base.py"),
     *("slurm/parse.py", "slurm/hostlist.py", "slurm/queue.py", "hostsetup/decide.py"),
-    *("localcluster/config.py", "localcluster/shape.py", "checks.py", "errors.py"),
+    *("localcluster/config.py", "localcluster/shape.py", "checks.py", "errors.py", "meanings.py"),
     *("quoting.py", "text.py", "units.py"),
 )
 EDGES = (

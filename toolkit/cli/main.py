@@ -248,7 +248,7 @@ def usage_error(error: click.UsageError) -> UsageError:
             if context
             else []
         )
-        from toolkit.model.slurm_options import instead_of
+        from toolkit.meanings import instead_of
 
         instead = instead_of(error.option_name)
         return UsageError(

@@ -323,14 +323,3 @@ OTHER_NAMES = {"mem": ("mem-per-cpu", "mem-per-gpu")}
 SHORT: dict[str, str] = {option.short: option.name for option in OPTIONS.values() if option.short}
 # Those that have a field of ``Job``, in the order of a script.
 OWN: tuple[SlurmOption, ...] = tuple(option for option in _OWN if option.kind)
-
-
-def instead_of(word: str) -> str:
-    """Return what replaces an option of sbatch that `toolkit run` lacks; empty: nothing does."""
-    name = word.lstrip("-")
-    option = OPTIONS.get(SHORT.get(name, name))
-    if option is None or option.kind:
-        return ""
-    if option.refusal:
-        return f"{option.refusal}: {option.instead}"
-    return f"--slurm {option.name}{'' if option.takes == 'flag' else '=VALUE'} passes it to sbatch"
