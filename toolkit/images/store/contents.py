@@ -15,7 +15,6 @@ import msgspec
 
 from toolkit.config import package_directory
 from toolkit.errors import BuildError
-from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store.settings import run_in_image
 from toolkit.model.base import Model
 from toolkit.model.image import Packages, Python
@@ -94,7 +93,6 @@ echo "{MARK} end"
 SCRIPT = f"""\
 if command -v dpkg-query >/dev/null 2>&1; then dpkg-query -W -f {shell(_DPKG)}; fi
 if [ -r /etc/os-release ]; then (. /etc/os-release; echo "{MARK} system $PRETTY_NAME"); fi
-if [ -e {CHECKS}/run ]; then echo "{MARK} has checks"; fi
 if [ -d /usr/local/cuda/compat ]; then echo "{MARK} has compat"; fi
 for program in {_PROGRAMS}; do
     if command -v $program >/dev/null 2>&1; then echo "{MARK} program $program"; fi
@@ -155,7 +153,6 @@ class Contents(Model, frozen=True, kw_only=True):
         cuda: The version of CUDA's toolkit, else of Python's packages; empty if there is none.
         compat: Whether it has CUDA's compat package, by which data-center GPUs run newer CUDA on
             older drivers.
-        has_checks: Whether it carries checks of its own.
     """
 
     system: str = ""
@@ -168,7 +165,6 @@ class Contents(Model, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()
     cuda: str = ""
     compat: bool = False
-    has_checks: bool = False
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -285,5 +281,4 @@ def parse(output: Iterable[str]) -> Contents | None:
         programs=tuple(listed["program"]),
         cuda=next((match.group() for match in cuda if match), ""),
         compat="compat" in listed["has"],
-        has_checks="checks" in listed["has"],
     )
