@@ -44,7 +44,7 @@ REFUSING: dict[str, tuple[str, ...]] = {
     "cancel": ("RUN",),
     "notebook stop": ("RUN",),
     "prune": ("--keep 0", "--keep 0 --yes"),
-    "rm": ("RUN", "--cancel --force RUN"),
+    "rm": ("RUN", "--cancel RUN"),
     "stacks": ("RUN",),
 }
 # Commands that write, start or submit; showing is not what they are for.
