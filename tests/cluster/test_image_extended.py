@@ -58,9 +58,11 @@ def test_what_would_replace_torch_ends_with_what_fits(store):
     """The review's case: torchvision for another torch; pip alone would have replaced torch under Horovod."""
     done = store.build('packages = ["torchvision==0.29.2"]')
     assert done.returncode == 74, done.stderr
-    assert (
-        "torchvision==0.29.2 would replace what extended is verified for: torch==2.13.0+cpu"
-        in done.stderr
-    )
-    assert 'packages = ["torchvision==0.28.0"] fits' in done.stderr
-    assert 'torch = "VERSION" into [overrides]' in done.stderr
+    for words in (
+        "torchvision==0.29.2 would replace what extended is verified for",
+        "torch==2.13.0+cpu",
+        "toolkit-fits: ",
+        "torchvision-0.28.0",
+        "into [overrides] of the recipe",
+    ):
+        assert words in done.stderr, done.stderr
