@@ -210,13 +210,20 @@ def test_more_ranks_than_cores_of_a_local_cluster_are_oversubscribed(cores, full
 
 
 @pytest.mark.parametrize(
-    ("boots", "cores", "full"),
-    [("xx", 2, False), ("xx", 1, True), ("xy", 1, False), ("xx", 0, False)],
+    ("hosts", "boots", "cores", "full"),
+    [
+        ("ab", "xx", 4, False),
+        ("ab", "xx", 3, True),
+        ("ab", "xy", 2, False),
+        ("ab", "xy", 1, True),
+        ("aaa", "xxx", 2, False),  # a rank that left two files
+        ("ab", "xx", 0, False),
+    ],
 )
-def test_more_ranks_than_cores_of_a_machine_are_oversubscribed(boots, cores, full):
+def test_more_ranks_than_cores_of_a_machine_are_oversubscribed(hosts, boots, cores, full):
     files = [
-        replace(rank_file(rank, [1.0, 2.0], 0.5), boot=boot, cores=cores)
-        for rank, boot in enumerate(boots)
+        replace(rank_file(0, [], 0.0), host=host, boot=boot, cores=cores)
+        for host, boot in zip(hosts, boots, strict=True)
     ]
     assert taken_of(files=files).oversubscribed == full
 

@@ -72,6 +72,13 @@ def ran(tmp_path: Path, script: str, **more: str) -> tuple[subprocess.CompletedP
     return done, records
 
 
+def test_a_rank_that_records_no_step_tells_its_machine(tmp_path):
+    (path,) = ran(tmp_path, "")[1].glob("*.json")
+    file = from_json(path.read_text(), RankFile)
+    assert (file.rank, file.steps) == (3, ())
+    assert file.cores >= 1
+
+
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)", "raise ValueError"])
 def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
     done, records = ran(tmp_path, SCRIPT + ending)

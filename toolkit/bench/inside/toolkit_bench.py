@@ -108,8 +108,8 @@ class _Recorder:
 
     def write(self) -> None:
         """Write what is recorded so far."""
-        if os.getpid() != self.pid or not self.steps:
-            return  # a child of the rank, or a process that trains nothing
+        if os.getpid() != self.pid:
+            return  # a child of the rank
         rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
         record = {"rank": int(rank), "host": socket.gethostname(), "began": self.began}
         record.update(steps=self.steps, communication=self.communication)

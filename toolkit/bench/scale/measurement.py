@@ -120,9 +120,9 @@ def sample(
     if value <= 0:
         raise _no_metric(options, name, results)
     times = timeline(files)
-    on_machine = Counter(file.boot for file in files)
+    on_machine = Counter(boot for boot, _ in {(file.boot, file.host) for file in files})
     is_full = 0 < cores < plan.nodes * plan.ranks_per_node or any(
-        0 < file.cores < on_machine[file.boot] for file in files
+        0 < file.cores < on_machine[file.boot] * plan.ranks_per_node for file in files
     )
     return Sample(
         point=point.key,
