@@ -433,6 +433,8 @@ def test_points_of_both_studies_are_compared_and_what_differs_is_named():
         ("torchrun, weak, 1 x 1", "slower")
     ]
     assert statistics.differences(first(), later(1.0)) == ["Slurm: 24.05.1 -> 25.05"]
+    other = replace(first(), options=replace(OPTIONS, arguments=("--batch-size", "8")))
+    assert statistics.differences(first(), other) == ["the options of the job"]
     _, rows = statistics.table(changes)
     assert rows[0][1:] == ("91 (3)", "72.9 (3)", "-19.9%", "slower")
 

@@ -140,11 +140,13 @@ def change(
 
 def differences(old: Study, new: Study) -> list[str]:
     """Return what else is different: a change may come from it."""
-    notes = []
-    for name in _COMPARED:
-        before, after = old.origin.get(name, ""), new.origin.get(name, "")
-        if before != after:
-            notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")
+    notes = [
+        f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}"
+        for name in _COMPARED
+        if (before := old.origin.get(name, "")) != (after := new.origin.get(name, ""))
+    ]
+    if (old.options.arguments, old.options.job) != (new.options.arguments, new.options.job):
+        notes.append("the options of the job")
     return notes
 
 
