@@ -17,7 +17,7 @@ from toolkit.errors import (
     of_system,
 )
 from toolkit.planning.target import resolve
-from toolkit.workshops.exercises import exercises
+from toolkit.workshops.exercises import copy_folder, exercises
 
 
 @pytest.fixture
@@ -58,6 +58,20 @@ def test_what_cannot_be_copied_is_told(here, words, error):
     done = CliRunner().invoke(command, ["copy", *words])
     assert isinstance(done.exception, error)
     assert sorted(path.name for path in here.iterdir()) == ["dangling", "there"]
+
+
+def test_linked_directories_are_copied_and_none_is_left_out_silently(here):
+    (here / "shared").mkdir()
+    (here / "shared" / "x.csv").write_text("1")
+    (here / "own" / "runs").mkdir(parents=True)
+    (here / "own" / "data").symlink_to("../shared")
+    copy_folder(here / "own", here / "copy")
+    assert [path.name for path in (here / "copy").iterdir()] == ["data"]
+    assert (here / "copy" / "data" / "x.csv").read_text() == "1"
+    (here / "own" / "data" / "again").symlink_to("..")
+    with pytest.raises(OSError, match="symbolic links"):
+        copy_folder(here / "own", here / "other")
+    assert not (here / "other").exists()
 
 
 def test_a_full_disk_leaves_nothing(here, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -48,15 +49,20 @@ def copy_folder(source: Path, target: Path) -> None:
     """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
     with temporary_beside(target) as scratch:
         copied = scratch / "copy"
-        for file in source.rglob("*"):
-            inner = file.relative_to(source)
-            if file.is_file() and not {"__pycache__", "runs"} & {*inner.parts}:
-                (copied / inner).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copied / inner)
+        for folder, below, names in os.walk(source, onerror=_raise, followlinks=True):
+            below[:] = [name for name in below if name not in ("__pycache__", "runs")]
+            inner = copied / Path(folder).relative_to(source)
+            inner.mkdir()
+            for name in names:
+                shutil.copyfile(Path(folder, name), inner / name)
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
             path.chmod(0o755 if path.is_dir() else 0o644)
         copied.rename(target)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _bring_script(source: Path, copied: Path) -> None:
