@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from toolkit.config import shipped
-from toolkit.errors import ScriptMissingError, UsageError
+from toolkit.errors import ScriptMissingError, UsageError, of_system
 from toolkit.files import read_toml, temporary_beside
 from toolkit.model.job import Job
 
@@ -23,7 +23,7 @@ def copy(name: str, target: Path) -> None:
 
     Raises:
         ScriptMissingError: no exercise has this name.
-        UsageError: there is something at the target.
+        UsageError: there is something at the target, or it cannot be there.
     """
     name = name.removeprefix("jobs/").strip("/")
     source = shipped("jobs") / name
@@ -46,7 +46,20 @@ def copy(name: str, target: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
+    """Copy the folder of an exercise as a whole or not at all, without the runs in it.
+
+    Raises:
+        ToolkitError: a file cannot be read, or there can be none at the target.
+    """
+    try:
+        _copy(source, target)
+    except OSError as error:
+        cause = f"{source.name} cannot be copied: {error.strerror or error}"
+        place = str(error.filename or target)
+        raise of_system(error) or UsageError(cause, place=place) from error
+
+
+def _copy(source: Path, target: Path) -> None:
     with temporary_beside(target) as scratch:
         copied = scratch / "copy"
         for folder, below, names in os.walk(source, onerror=_raise, followlinks=True):
