@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from toolkit.hostsetup.decide import Facts, adjustments, is_able, missing, needs
+from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.install import prevented_from_starting
 
 READY = Facts(
@@ -57,6 +59,11 @@ def test_on_other_systems_the_packages_are_listed_and_the_rest_is_done():
     line = "the equivalent of: apt-get install --no-install-recommends apptainer munge slurmctld"
     assert needs(facts, ()).details[-1] == f"as root: {line}"
     assert is_able(machine(installs=False, fuse=False))
+
+
+def test_facts_of_a_user_without_a_name(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert read_facts().user == "12345"
 
 
 def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there():

@@ -30,7 +30,9 @@ def read_facts(extras: Collection[str] = (), *, updates: bool = False) -> Facts:
         extras: what else it is to be ready for: ``accounting`` or ``tests``.
         updates: the newest Apptainer is wanted.
     """
-    is_root, user = os.geteuid() == 0, pwd.getpwuid(os.geteuid()).pw_name
+    is_root, user = os.geteuid() == 0, str(os.geteuid())
+    with suppress(KeyError):  # it has no name, as in docker run --user
+        user = pwd.getpwuid(os.geteuid()).pw_name
     system = dict[str, str]()
     with suppress(OSError):  # there is no such file
         system = platform.freedesktop_os_release()
@@ -66,7 +68,6 @@ def _has_own_slurm() -> bool:
 
 
 def _missing(extras: Collection[str], codename: str | None) -> dict[str, tuple[str, ...]]:
-    """Return the Debian packages that are missing, by what they are for."""
     slurm = packages.needed("accounting" in extras)
     if has_slurm := _has_own_slurm():  # beside which no other Slurm is installed
         slurm = tuple(name for name in slurm if not name.startswith("slurm"))
@@ -124,7 +125,6 @@ def _lines(path: str) -> list[str]:
 
 
 def _is_fuse_open() -> bool:
-    """Return whether every user can mount images through ``/dev/fuse``."""
     try:
         return Path("/dev/fuse").stat().st_mode & 0o006 == 0o006
     except OSError:
