@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
+from toolkit import shell
 from toolkit.hostsetup.decide import Facts, adjustments, is_able, missing, needs
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.install import prevented_from_starting
@@ -61,9 +63,13 @@ def test_on_other_systems_the_packages_are_listed_and_the_rest_is_done():
     assert is_able(machine(installs=False, fuse=False))
 
 
-def test_facts_of_a_user_without_a_name(monkeypatch):
+def test_facts_of_a_user_without_a_name_on_another_debian(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert read_facts().user == "12345"
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    monkeypatch.setattr(shell, "which", lambda _: "/usr/bin/apt-get")
+    facts = read_facts()
+    assert (facts.user, facts.installs) == ("12345", True)
 
 
 def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there():

@@ -39,9 +39,7 @@ def read_facts(extras: Collection[str] = (), *, updates: bool = False) -> Facts:
     runtime = shell.find_apptainer()
     setuid = runtime is not None and _setuid(runtime)
     return Facts(
-        installs=system.get("ID") == "debian"
-        and platform.machine() == "x86_64"
-        and shell.which("apt-get") is not None,
+        installs=system.get("ID") == "debian" and shell.which("apt-get") is not None,
         root=is_root,
         user=user,
         toolkit=f"{sys.executable} -m toolkit",
