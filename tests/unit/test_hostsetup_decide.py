@@ -49,10 +49,16 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes():
         "missing: munge slurmctld (a real Slurm on this machine)",
         "missing: apptainer (run and build containers)",
         "missing: kim has no range of subordinate user ids (to build images)",
-        "as root: /opt/bin/python -m toolkit setup --with accounting --with tests",
+        "as root: /opt/bin/python -m toolkit setup --with=accounting --with=tests",
         "as root: apptainer config fakeroot --add kim",
     )
     assert error.next_step == "ask the administrator to run the lines above as root, then go on"
+
+
+def test_what_is_wished_is_in_the_next_step():
+    error = needs(machine(updates=True), ("tests",))
+    assert error.next_step == "toolkit setup --with=tests --update"
+    assert error.details[-1] == "as root: /opt/bin/python -m toolkit setup --with=tests --update"
 
 
 def test_on_other_systems_the_packages_are_listed_and_the_rest_is_done():

@@ -175,7 +175,7 @@ def setup(
         raise needs(facts, extras)
     console.say_all(("missing", text) for text in texts)
     if texts and dry_run:
-        console.say("", "nothing was done; next: toolkit setup")
+        console.say("", f"nothing was done; next: {needs(facts, extras).next_step}")
         return
     if texts:
         with console.Steps() as steps:

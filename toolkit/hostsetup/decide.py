@@ -126,13 +126,17 @@ def needs(facts: Facts, extras: Collection[str]) -> NeedsInstallError:
     names |= {"apptainer"} if facts.needs_apptainer else set()
     install = shell_words(["apt-get", "install", "--no-install-recommends", *sorted(names)])
     commands = [f"the equivalent of: {install}"] if names else []
+    again = shell_words(
+        ["setup", *(f"--with={name}" for name in extras), *["--update"] * facts.updates]
+    )
     if facts.installs:
-        words = (word for name in extras for word in ("--with", name))
-        commands = [" ".join([facts.toolkit, "setup", *words])]
+        commands = [f"{facts.toolkit} {again}"]
     commands += [line for lines in adjustments(facts).values() for line in lines]
     step = "ask the administrator to run the lines above as root, then go on"
     if facts.root:
-        step = "toolkit setup" if is_able(facts) else "install these packages, then: toolkit setup"
+        step = (
+            f"toolkit {again}" if is_able(facts) else "install these packages, then: toolkit setup"
+        )
     return NeedsInstallError(
         "this machine is not ready",
         details=[

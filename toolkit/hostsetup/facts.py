@@ -103,7 +103,6 @@ def _has_ids(user: str) -> bool:
 
 
 def _unresolved(name: str) -> str:
-    """Return ``name`` if it has no address."""
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError):
