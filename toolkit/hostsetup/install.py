@@ -49,7 +49,7 @@ def install(extras: Collection[str], progress: Progress, *, updates: bool = Fals
     """
     was_interrupted = parts.WORKPLACE.exists()
     with interrupted_by_signals(), _workplace():
-        if was_interrupted:
+        if was_interrupted and shell.which("dpkg"):
             with prevented_from_starting():
                 apt.heal(fit_apptainer.PACKAGE)
         facts = read_facts(extras, updates=updates)
