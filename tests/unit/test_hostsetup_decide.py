@@ -117,6 +117,14 @@ def test_daemons_are_kept_from_starting_for_as_long_as_it_takes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_policy_that_an_earlier_version_put_aside_comes_back(tmp_path):
+    policy, aside = tmp_path / "policy-rc.d", tmp_path / "policy-rc.d.before-toolkit"
+    aside.write_text("#!/bin/sh\nexit 0\n")
+    with prevented_from_starting(policy):
+        assert "exit 101" in policy.read_text()
+    assert (policy.read_text(), aside.exists()) == ("#!/bin/sh\nexit 0\n", False)
+
+
 def test_a_policy_of_the_administrator_stays(tmp_path):
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 0\n")

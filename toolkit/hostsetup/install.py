@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit import shell
@@ -109,6 +109,8 @@ def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
     finally:
         if is_ours:
             policy.unlink()
+            with suppress(FileNotFoundError):  # put aside by an earlier version that was killed
+                policy.with_name(f"{policy.name}.before-toolkit").rename(policy)
 
 
 def keep_off_at_boot(packages: Iterable[str]) -> None:
