@@ -95,6 +95,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"slurm": {"burst-buffer": "a"}}, "--slurm burst-buffer", "no option --burst-buffer"),
     ({"slurm": {"reboot": True}}, "--slurm reboot", "the sbatch of this cluster has no option --reboot"),
     ({"slurm": {"gres": "nvme:1,gpu:2"}}, "--slurm gres", "the plan counts GPUs by node"),
+    *(({"slurm": {name: True}}, f"--slurm {name}", f"--{name} needs a value") for name in ("mail-user", "account", "gres")),
     *(({"slurm": {"licenses": value}}, "--slurm licenses", "an #SBATCH line cannot carry") for value in MULTILINE),
     # GPUs and memory, at the option that was used
     (ON_4 | {"gpus_per_node": 8}, "--gpus-per-node", "has 4 GPU"),  # never that for the job

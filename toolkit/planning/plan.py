@@ -356,6 +356,9 @@ def option_findings(job: Job, installed: Collection[str]) -> Iterator[ToolkitErr
         if option is not None and option.refusal:
             cause = f"--{option.name} cannot be passed to sbatch: {option.refusal}"
             yield UsageError(cause, place=place, next_step=option.instead or None)
+        elif value is True and option is not None and option.takes == "value":
+            # sbatch would take the next line of the script as its value.
+            yield UsageError(f"--{name} needs a value", place=place, next_step=f"{place}=VALUE")
         elif installed and name not in installed and (option is None or option.in_help):
             yield _unknown(name, installed)
 

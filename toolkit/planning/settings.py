@@ -139,7 +139,7 @@ def _split_slurm(
         if option is None or not option.kind or option.refusal:
             continue
         if value is True and option.takes == "value":
-            continue  # sbatch refuses it.
+            continue  # The plan refuses it.
         if settings.get(option.field, value) != value:
             raise UsageError(
                 f"--slurm {name}={value} contradicts --{name} {settings[option.field]}",
