@@ -94,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"slurm": {"mail-usr": "a"}}, "--slurm mail-usr", "no option --mail-usr"),
     ({"slurm": {"burst-buffer": "a"}}, "--slurm burst-buffer", "no option --burst-buffer"),
     ({"slurm": {"reboot": True}}, "--slurm reboot", "the sbatch of this cluster has no option --reboot"),
-    ({"slurm": {"gres": "nvme:1,gpu:2"}}, "--slurm gres", "the plan counts GPUs by node"),
+    ({"slurm": {"gres": "nvme:1,gpu:2"}}, "--slurm gres", "--gres cannot be passed to sbatch: the plan counts GPUs by node"),
     *(({"slurm": {name: True}}, f"--slurm {name}", f"--{name} needs a value") for name in ("mail-user", "account", "gres")),
     *(({"slurm": {"licenses": value}}, "--slurm licenses", "an #SBATCH line cannot carry") for value in MULTILINE),
     # GPUs and memory, at the option that was used

@@ -354,7 +354,7 @@ def option_findings(job: Job, installed: Collection[str]) -> Iterator[ToolkitErr
             yield UsageError(error.cause, place=place, next_step=error.next_step)
             continue
         if option is not None and option.refusal:
-            cause = f"--{option.name} cannot be passed to sbatch: {option.refusal}"
+            cause = f"--{name} cannot be passed to sbatch: {option.refusal}"
             yield UsageError(cause, place=place, next_step=option.instead or None)
         elif value is True and option is not None and option.takes == "value":
             # sbatch would take the next line of the script as its value.
