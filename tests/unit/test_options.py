@@ -118,6 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     *(({"sweep": (text,)}, "--sweep", "NAME=VALUE") for text in ("lr", "lr=", "lr=1,,2", 'lr="1', "lr=1\n2")),
     *(({"sweep": texts}, "--sweep", "once") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),
     ({"sweep": ("lr=1,2",), "array": "0,2"}, "--array", "no point 2"),
+    *(({"array": text}, "--array", "no list") for text in ("0-3%x", "0-99%", ",", "0-", "1,x", "3-1", "0-9999999")),
     ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "--nodes", "fixed number of nodes"),
     ({"sweep": tuple(f"{name}={MANY}" for name in "abc")}, "--sweep", "the sweep has 1000000000 points; the limit is 10000"),
     # what does not go with a terminal

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.run import Point
-from toolkit.slurm.hostlist import task_ids
+from toolkit.slurm.hostlist import task_ids, task_ranges
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
@@ -79,7 +79,17 @@ def _words(name: str, value: str) -> tuple[str, ...]:
 
 
 def findings(job: Job) -> Iterator[ToolkitError]:
-    """Yield what is wrong with a job's sweep."""
+    """Yield what is wrong with a job's array, parts of which Slurm passes over, and its sweep."""
+    array = "" if job.array is None else str(job.array)
+    numbers, limit, at_once = array.strip("[]").partition("%")
+    parts = [*filter(None, numbers.split(","))] or [""]
+    if array and (len(task_ranges(array)) < len(parts) or (limit and not at_once.isdecimal())):
+        yield UsageError(
+            f"{array!r} is no list of the elements of a job array",
+            place="--array",
+            next_step="numbers and rising ranges: --array 0-9, or 1,4,7, or 0-99:5%4",
+        )
+        return
     try:
         parsed = axes(job.sweep)
     except UsageError as error:
@@ -100,7 +110,7 @@ def findings(job: Job) -> Iterator[ToolkitError]:
             place="--nodes",
             next_step=f"--nodes {most}",
         )
-    last = max(task_ids(str(job.array)), default=0)
+    last = max(task_ids(array), default=0)
     if last >= count:
         yield UsageError(
             f"the sweep has the points 0 to {count - 1}; it has no point {last}",
