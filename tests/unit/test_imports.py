@@ -91,6 +91,7 @@ PACKAGES = {
     **{"cv2": "opencv-python-headless", "PIL.Image": "pillow", "sklearn": "scikit-learn"},
     **{"einops": "einops", "a_b": "a-b", "utils": "", "json": "", "google": ""},
     **{"google.protobuf": "protobuf", "google.protobuf.text_format": "protobuf"},
+    **{"imp": "", "cgi": "", "telnetlib": "", "distutils.core": "setuptools", "tomllib": "tomli"},
     **{"google.cloud.storage": "google-cloud-storage", "google.unheard_of": ""},
 }
 
