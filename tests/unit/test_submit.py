@@ -76,8 +76,8 @@ def test_an_unknown_option_names_the_nearest(option, near):
     [(add, "add"), (Count(), "Count"), (functools.partial(add, 1), "add"), (lambda: 0, "lambda")],
 )
 def test_the_job_is_named_after_the_function(function, name):
-    layer = functions._layer(function, {"nodes": 2}, Path("/work"))
-    expected = {"job_name": name, "launcher": "submitit", "nodes": 2}
+    layer = functions._layer(function, {"nodes": 2, "bind": "/data"}, Path("/work"))
+    expected = {"job_name": name, "launcher": "submitit", "nodes": 2, "bind": ("/data",)}
     assert layer.values.items() >= expected.items()
 
 

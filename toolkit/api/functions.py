@@ -135,6 +135,8 @@ def _layer(function: Callable[..., Any], options: dict[str, Any], cwd: Path) -> 
         "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(_folder(cwd)), str(cwd)))),
         **given.get("env", {}),
     }
+    if isinstance(given.get("bind"), str):
+        given["bind"] = (given["bind"],)
     return Layer(
         "toolkit.submit",
         {"job_name": _name(function), **given, "launcher": "submitit", "snapshot": False},
