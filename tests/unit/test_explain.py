@@ -151,6 +151,13 @@ def test_the_lines_of_the_rank_that_failed_first_come_first_in_an_array_too():
     assert len(found.suspicious) == 8
 
 
+def test_lines_of_nodes_that_alternate_are_shown_for_each_node():
+    hosts = [f"n{number % 5}" for number in range(20)]
+    lines = [Line(f"error {count}: the flux", host, None) for count, host in enumerate(hosts)]
+    shown = explain(Evidence(tuple(lines), "FAILED", 9), RULES).suspicious
+    assert [text[:2] for text in shown[:4]] == ["n0", "n0", "n1", "n1"]
+
+
 @pytest.mark.parametrize(("log", "is_matched"), [("boom", True), ("boom\nfine", False)])
 def test_conditions_hold(log, is_matched):
     rule = Rule(

@@ -274,7 +274,14 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
         for entry in evidence.entries
         if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text)
     ]
-    lines.sort(key=lambda line: (line.rank != evidence.first_rank, line.rank is None, line.rank))
+    lines.sort(  # so that those of a label are together
+        key=lambda line: (
+            line.rank != evidence.first_rank,
+            line.rank is None,
+            line.rank or 0,
+            line.label,
+        )
+    )
     for _, own in islice(groupby(lines, lambda line: line.label), _MOST_RANKS):
         for line in islice(own, _LINES_EACH):
             begin = "" if is_plain(evidence) else f"{line.label}| "
