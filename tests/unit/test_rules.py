@@ -216,6 +216,7 @@ CASES = [
     (meeting(1000, 20000), "ports", ""),
     (meeting(20000, 70000), "ports", ""),
     (meeting(*PORTS, MASTER_PORT="29500"), "--env?", "the same for every job"),
+    *((meeting(*PORTS, MASTER_PORT=text), "--env", "is no port from 1024") for text in ("abc", "99999", "80", "²")),
     (meeting(*PORTS, MASTER_PORTS="80"), "", ""),
     (case({"modules": ("gcc", "cuda/11.9")}, site=replace(NEURON, available_modules=("cuda/11.8", "gcc/12"))), "--module", "module cuda/11.9"),
 ]  # fmt: skip

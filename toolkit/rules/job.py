@@ -468,12 +468,14 @@ def ports(case: Case) -> Iterator[ToolkitError]:
             source=case.site.cited,
         )
     if (text := case.job.env.get("MASTER_PORT")) is not None:
+        is_port = text in map(str, range(_LOWEST, _HIGHEST + 1))
+        why = "the same for every job, and taken where two share a node"
         yield UsageError(
-            f"MASTER_PORT={text} is the same for every job, and taken where two share a node",
+            f"MASTER_PORT={text} is {why if is_port else f'no port from {_LOWEST} to {_HIGHEST}'}",
             place="--env",
             next_step="leave it out: the script takes a free one by the job's number",
             source="pytorch#116974",
-            is_warning=True,
+            is_warning=is_port,
         )
 
 
