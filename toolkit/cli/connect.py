@@ -307,7 +307,11 @@ def notebook_start(
     case = with_image(gather_case(), gather_case)
     run = write(case)
     console.announce(run.plan)
-    submit(run, local_name(case.site), wait)
+    try:
+        submit(run, local_name(case.site), wait)
+    except KeyboardInterrupt:
+        console.say("interrupted", f"Slurm may have the job of {run.name} already: toolkit ps")
+        raise
     try:
         code = _wait_for_server(run)
         if code is not None:
