@@ -143,9 +143,11 @@ def _cancelled(run: Run) -> str:
     if not (run.directory / "allocation").is_file():
         shutil.rmtree(run.directory)
         return "the request for nodes; nothing was started"
-    with contextlib.suppress(SlurmUnreachableError):
+    try:
         if run.number:
             finish_salloc(run, INTERRUPTED)
+    except SlurmUnreachableError as error:
+        return f"{run.name}; {error.cause}: its nodes are free as soon as it does (toolkit ps)"
     return f"{run.name}; its nodes were given back"
 
 
