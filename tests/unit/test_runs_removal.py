@@ -99,11 +99,13 @@ def test_what_may_go_on_stays(slurm, monkeypatch):
 
 def test_a_submission_under_way_stays():
     run = new_run()
-    with begun(run, None), pytest.raises(BusyError, match="a run"):
+    with begun(run, None), pytest.raises(BusyError, match="a run") as caught:
         removal.remove([run], cancel=True)
+    assert caught.value.next_step == "wait until Slurm answers"
     with pytest.raises(BusyError) as caught:
         removal.remove([fresh(run)])
     assert "not known whether Slurm has its job" in caught.value.details[0]
+    assert "rm -r" in str(caught.value.next_step)
     (run.directory / "attempt.json").unlink()
     os.utime(run.directory / "plan.json")
     with pytest.raises(BusyError, match="a run"):

@@ -35,10 +35,12 @@ class Reason(NamedTuple):
     Attributes:
         text: for people.
         has_job: a job is known that can be cancelled.
+        is_certain: it goes on; else that is not known, and the user may know better.
     """
 
     text: str
     has_job: bool = False
+    is_certain: bool = True
 
 
 def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | None:
@@ -46,9 +48,9 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
     try:
         state = status.query(run, answers)
     except SlurmUnreachableError as error:
-        return Reason(f"it is not known whether it has ended: {error.cause}")
+        return Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
     except (ToolkitError, OSError) as error:
-        return Reason(f"its files cannot be read: {error}")
+        return Reason(f"its files cannot be read: {error}", is_certain=False)
     if run.outcome is not None:
         return None
     if state is not None:
@@ -57,13 +59,13 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
         if run.job.cluster is not None:  # a local cluster forgets no job that runs
             return None
         ended = "it ended long ago, or is another cluster's"
-        return Reason(f"Slurm does not know job {run.job.job_id}: {ended}")
+        return Reason(f"Slurm does not know job {run.job.job_id}: {ended}", is_certain=False)
     if not is_over(run):
         return Reason("it is being submitted, or waits for an allocation")
     if Run(run.directory).number:
         return Reason("it was submitted meanwhile")
     if not status.was_never_submitted(run):
-        return Reason("it is not known whether Slurm has its job: toolkit ps")
+        return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
     is_new = run.job is None and age(run) < _BEING_WRITTEN
     return Reason("it is being submitted") if is_new else None
 
@@ -108,14 +110,16 @@ def remove(runs: Sequence[Run], *, cancel: bool = False) -> int:
         time.sleep(_PAUSE)
         reasons = _reasons([Run(run.directory) for run in reasons])
     if reasons:
-        has_job = any(reason.has_job for reason in reasons.values())
+        step = "wait until Slurm answers"
+        if any(reason.has_job for reason in reasons.values()):
+            step = "toolkit rm --cancel cancels it first"
+        elif not any(reason.is_certain for reason in reasons.values()):
+            step += "; if you know that it has ended: rm -r its directory"
         who = "a run has" if len(reasons) == 1 else f"{len(reasons)} runs have"
         raise BusyError(
             f"nothing was removed: {who} not ended",
             details=[f"{run.name}: {reason.text}" for run, reason in reasons.items()],
-            next_step="toolkit rm --cancel cancels it first"
-            if has_job
-            else "wait until Slurm answers; if you know that it has ended: rm -r its directory",
+            next_step=step,
         )
     return sum(map(_remove, runs))
 
