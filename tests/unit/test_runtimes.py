@@ -219,12 +219,15 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monke
     home = tmp_path / "home"
     noted = conda_at(tmp_path / "project/noted")
     kept = conda_at(home / "miniforge3/envs/kept")
-    named = conda_at(tmp_path / "named/mine")
+    named = conda_at(home / "named/mine")
+    loaded = conda_at(tmp_path / "site/envs/loaded")
     (home / ".conda").mkdir()
     (home / ".conda/environments.txt").write_text(f"{noted}\n{tmp_path}/gone\n")
-    monkeypatch.setenv("CONDA_ENVS_PATH", str(tmp_path / "named"))
+    monkeypatch.setenv("CONDA_ENVS_PATH", "~/named")
+    monkeypatch.setenv("CONDA_EXE", f"{tmp_path}/site/bin/conda")
     monkeypatch.setenv("HOME", str(home))
-    for name, path in (("noted", noted), ("kept", kept), ("mine", named)):
+    found = (("noted", noted), ("kept", kept), ("mine", named), ("loaded", loaded))
+    for name, path in found:
         assert environments.find_environment(name) == path
     assert environments.find_environment(str(kept)) == kept
     with pytest.raises(EnvironmentMissingError) as caught:

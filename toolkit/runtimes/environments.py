@@ -163,8 +163,10 @@ def environments() -> Iterator[Path]:
     candidates = [Path(line) for line in _lines(home / ".conda/environments.txt")]
     named = variables.get("CONDA_ENVS_PATH", "").split(":")
     roots = [variables.get("MAMBA_ROOT_PREFIX", ""), *(str(home / root) for root in _ROOTS)]
+    roots.append(variables.get("CONDA_EXE", "").rpartition("/bin/")[0])  # that of a module
     usual = [str(home / ".conda/envs"), *(f"{root}/envs" for root in filter(None, roots))]
-    for directory in map(Path, dict.fromkeys(filter(None, [*named, *usual]))):
+    for text in dict.fromkeys(filter(None, [*named, *usual])):
+        directory = Path(text).expanduser()
         candidates += sorted(directory.iterdir()) if directory.is_dir() else ()
     yield from (path for path in candidates if (path / "conda-meta").is_dir())
 
