@@ -179,7 +179,7 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
     ),
     "signature_key": click.option(
         "--signature-key",
-        metavar="FILE|FINGERPRINT",
+        metavar="FILE",
         help="A public key in PEM.",
     ),
     "site": site_option(
