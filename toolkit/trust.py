@@ -124,9 +124,11 @@ def _error(
     is_project = writers == "group" and stat.S_ISDIR(status.st_mode)
     around = (place if stat.S_ISLNK(status.st_mode) else target).parent
     directory = place if is_project else around
-    step = f"if you trust all who can write there: export {VARIABLE}={shell(directory)}"
+    before = f'"${VARIABLE}":' if os.environ.get(VARIABLE) else ""
+    step = f"if you trust all who can write there: export {VARIABLE}={before}{shell(directory)}"
     if writers != "owner" and status.st_uid == os.geteuid():
-        step = f"chmod {writers[0]}-w {shell(place)}; or {step}"
+        chmod = f"chmod {writers[0]}-w {shell(place)}"
+        step = f"{chmod}; or {step}" if writers == "group" else chmod
     return UntrustedError(
         f"{path} is not trusted: {causes[writers]}", place=str(path), next_step=step
     )
