@@ -116,7 +116,8 @@ def exited(code: int, how: str) -> tuple[str, dict[str, Any], dict[str, str], in
         ("srun", {"state": "CANCELLED", "reason": "DependencyNeverSatisfied"}, {}, 130, "it never started"),
         ("srun", {"state": "OUT_OF_MEMORY", **LATER}, {}, 137, "the job used more memory than it was given; "),
         ("srun", {"exit_code": 5, **LATER}, {}, 5, "the batch script ended with exit code 5"),
-        ("srun", {"signal": 11}, {}, 139, "the batch script ended with exit code 139"),
+        ("srun", {"signal": 11}, {}, 139, "the batch script was ended by signal 11"),
+        ("srun", {"exit_code": 0}, {}, 1, "the batch script ended with exit code 0"),
         # Memory, as slurmstepd says it: on a node, or of the whole job by the batch host's.
         ("torchrun", {"exit_code": 137}, {"nid001": OVER}, 137, "the job used more memory on nid001 than"),
         ("torchrun", {"exit_code": 205}, {"": OVER_JOB}, 137, "the job used more memory than it was given; "),

@@ -218,8 +218,10 @@ def _verdict(
         return KILLED, "failed", f"{OVER_MEMORY}{where} than it was given; {step}"
     if failure is not None:
         return failure.exit_code, "failed", failure.text
-    code = 128 + state.signal if state.signal else state.exit_code or 1
-    return code, "failed", f"the batch script ended with exit code {code}"
+    if state.signal:
+        return 128 + state.signal, "failed", f"the batch script was ended by signal {state.signal}"
+    text = f"the batch script ended with exit code {state.exit_code}"
+    return state.exit_code or 1, "failed", text
 
 
 def finish(run: Run, state: JobState) -> Outcome:
