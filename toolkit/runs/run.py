@@ -400,9 +400,11 @@ def find(name: str | None, runs: Path) -> Run:
 
 
 def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
-    what = f"there is no run {name!r}" if name else "there are no runs"
+    cause = f"there {f'is no run {name!r}' if name else 'are no runs'} in the directory {runs}"
+    if name and _JOB_ID.match(name):
+        cause = f"no run in {runs}, or in another directory of your runs, has job {name}"
     return UnknownRunError(
-        f"{what} in the directory {runs}",
+        cause,
         place="RUN",
         choices=[run.name for run in own],
         value=name or "",
