@@ -232,8 +232,8 @@ def _busy(
     running = client.ask(*words, "--format=%i|%u|%N|%e").stdout.splitlines()
     holders = [row.strip().split("|") for row in running if row.count("|") == 3]
     for number, (holder, user, where, end) in enumerate(holders[:_MOST]):
-        text = f"job {holder} of {user} on {where}, until {end} at the latest"
-        yield "" if number else "held by", text
+        until = f", until {end} at the latest" if end[:1].isdigit() else ""
+        yield "" if number else "held by", f"job {holder} of {user} on {where}{until}"
     if len(holders) > _MOST:
         yield "", f"and {len(holders) - _MOST} more jobs"
     yield (
