@@ -72,11 +72,11 @@ def test_what_is_no_toml(text, line):
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('[partitions.main]\ngpus = "many"', "job.toml:3, key partitions[...].gpus"),
-        ('[partitions.main]\ngpu = "A"\n[partitions.x]\ngpu = 1', "job.toml, key partitions[...].gpu"),
-        ("[partitions.main]\nnodez = 3", "job.toml:3, key partitions[...].nodez"),
+        ('[partitions.main]\ngpus = "many"', "job.toml:3, key partitions.main.gpus"),
+        ('[partitions.main]\ngpu = "A"\n[partitions.x]\ngpu = 1', "job.toml, key partitions.x.gpu"),
+        ("[partitions.main]\nnodez = 3", "job.toml:3, key partitions.main.nodez"),
         ("[comment]\nwordz = 3", "job.toml:3, key comment.wordz"),
-        ('[gpu_types]\nv100 = "two words"', "job.toml, key gpu_types[...]"),
+        ('[gpu_types]\nv100 = "two words"', "job.toml:3, key gpu_types.v100"),
         ('[[notes]]\ntext = 3\nsource = "s"', "job.toml:3, key notes[0].text"),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -75,14 +76,16 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
     try:
         return msgspec.convert(data, model)
     except msgspec.ValidationError as error:
-        raise _fault(str(error), model) from None
+        raise _fault(str(error), data, model) from None
 
 
-def _fault(text: str, model: type[Model]) -> BadDataError:
+def _fault(text: str, data: Any, model: Any) -> BadDataError:
     """Return the error for a message of msgspec: ``Expected `int`, got `str` - at `$.nodes```."""
     cause, at, place = text.rpartition(" - at `")
     cause, place = (cause, place) if at else (text, "")
     path = place.rpartition("$")[2].rstrip("`")[:_LONGEST]  # of a hostile name, what it likes
+    if "[...]" in path and (fault := _fault_of_entry(data, model, path.partition("[...]")[0])):
+        return fault
     kind = _type_at(model, path)
     if unknown := re.match(r"Object contains unknown field `(.*)`", cause, re.DOTALL):
         key = f"{path}.{unknown[1]}".lstrip(".")
@@ -95,6 +98,22 @@ def _fault(text: str, model: type[Model]) -> BadDataError:
         cause = f"expected {' or '.join(forms)}"
     cause = cause.replace("`", "").replace(" | null", "")
     return BadDataError(cause[:1].lower() + cause[1:], path.lstrip("."))
+
+
+def _fault_of_entry(data: Any, model: Any, path: str) -> BadDataError | None:
+    """Return the error of the first wrong entry of a table, which msgspec does not name."""
+    kind = _type_at(model, f"{path}[...]")
+    with suppress(LookupError, TypeError, AttributeError):  # the path may be a hostile name's
+        for field, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+            data = data[field or int(index)]
+        for name, value in data.items():
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                fault = _fault(str(error), value, kind)
+                fault.key = f"{path}.{name}.{fault.key}".replace(".[", "[").strip(".")[:_LONGEST]
+                return fault
+    return None
 
 
 def _type_at(kind: Any, path: str) -> Any:
