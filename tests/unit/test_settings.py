@@ -141,6 +141,8 @@ def test_a_variable_that_is_not_understood_is_refused_by_its_name(name, text):
     with pytest.raises(UsageError) as caught:
         variables(**{name: text})
     assert caught.value.place == f"TOOLKIT_{name}"
+    step = f"TOOLKIT_{name}=on, or TOOLKIT_{name}=off"
+    assert (caught.value.next_step == step) is (name in SWITCHES)
 
 
 def test_every_variable_of_the_source_is_known():

@@ -222,7 +222,8 @@ def _setting(name: str, key: str, text: str) -> dict[str, Any]:
             cause = f"{text!r} is not valid: {error}"
         else:
             return {key: value}
-    raise UsageError(cause, place=name)
+    step = f"{name}=on, or {name}=off" if "got str" in cause and "bool" in cause else None
+    raise UsageError(cause, place=name, next_step=step)
 
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
