@@ -352,6 +352,12 @@ CASES = (
         _batch("#SBATCH -G 1", "export APPTAINER_NV=1", "apptainer exec image.sif python t.py"),
         (3,),
     ),
+    Case(
+        "no-nv",
+        _batch("#SBATCH -G 1", "singularity exec $HOME/x.sif python t.py"),
+        _batch("#SBATCH -G 1", "singularity exec $OPTIONS $HOME/x.sif python t.py"),
+        (3,),
+    ),
     _command(
         "conda-activate",
         "conda activate torch",

@@ -39,7 +39,7 @@ _STARTED = re.compile(
 )
 _ACTION = re.compile(r"[ \t](?:exec|run|shell)[ \t]")
 _GIVEN = re.compile(r"--nv\b|--rocm\b|--nvccli\b|(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI|ROCM)=")
-_IMAGE = re.compile(r"\.(?:sif|simg|img)\b|\$\{?(?i:\w*(?:image|sif))\b")
+_IMAGE = re.compile(r"(?<!\S)\S{1,400}\.(?:sif|simg|img)\b|\$\{?(?i:\w*(?:image|sif))\b")
 _OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 
 
