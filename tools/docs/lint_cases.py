@@ -78,6 +78,7 @@ CASES = (
         True,
     ),
     _case("dash", "#SBATCH –comment etc", "#SBATCH --comment etc", mends=True, refused=True),
+    _case("dash", '#SBATCH -J "my job" –N 2', '#SBATCH -J "my –a" -N 2', mends=False),
     _command("dash", "horovodrun –np 4 python t.py", "horovodrun -np 4 python t.py", mends=True),
     _command("dash", "srun –n 2 python t.py", "srun -n 2 python t.py 'a –b'", mends=False),
     _case("hidden-directive", " #SBATCH --nodes=1", "#SBATCH --nodes=1", mends=True),

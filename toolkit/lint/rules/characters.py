@@ -42,7 +42,8 @@ def _shebang(script: Script) -> Iterator[Result]:
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
-# What may begin a text: a comment, a quote, straight or bent.
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+# What may begin a text: a comment, a quote that does not end, straight or bent.
 _TEXT = re.compile(r"(?<=.)[#\"'\\\u2018\u2019\u201c-\u201e]")
 _SHORT = ("np", "al", "la", "mca")  # that mpirun and its like know with one hyphen
 _NAMES = {
@@ -68,7 +69,8 @@ def _dashes(script: Script) -> Iterator[Result]:
         places += enumerate(command.plain.split("\n"), command.line)
     for number, text in places:
         corrected = script.lines[number - 1]
-        options = list(_OPTION.finditer(_TEXT.split(text, maxsplit=1)[0]))
+        masked = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
+        options = list(_OPTION.finditer(_TEXT.split(masked, maxsplit=1)[0]))
         for match in reversed(options):
             is_short = len(match["name"]) == 1 or match["name"] in _SHORT
             hyphens = "-" if is_short else "--"
