@@ -134,6 +134,7 @@ CASES = (
         "export PATH=/home/${USER} /.local/bin:$PATH",
         "export PATH=/home/${USER}/.local/bin:$PATH",
     ),
+    _command("assignment", "MASTER_PORT= 29500", "MASTER_PORT= srun true"),
     _command("assignment", "epochs = 3", "if [ $epochs = 3 ]; then true; fi"),
     _command(
         "early-expansion", 'srun bash -c "echo $SLURM_PROCID"', "srun bash -c 'echo $SLURM_PROCID'"

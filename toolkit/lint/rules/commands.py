@@ -24,9 +24,10 @@ def _continuation(script: Script) -> Iterator[Result]:
             yield at(command.line, f"this line begins with an option: {match[1]}")
 
 
-# MASTER PORT=1, name = value, PATH=/home/$USER /bin:$PATH
+# MASTER PORT=1, name = value, PORT= 1, PATH=/home/$USER /bin:$PATH
 _BLANKS = re.compile(
     r"\s*(?:(?:export\s+)?[A-Z]+(?: [A-Z]+)+=|[A-Za-z_]\w* += *\S|"
+    r"(?:export\s+)?[A-Z_][A-Z0-9_]*= +[^\s\"'#]+$|"
     r"export\s+(?P<name>\w*PATH)=\S+ +/\S*:\$\{?(?P=name)\b)"
 )
 
