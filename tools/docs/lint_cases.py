@@ -191,7 +191,11 @@ CASES = (
         _batch("#SBATCH --ntasks=1", "#SBATCH --gpus-per-task=1", "srun python t.py"),
         (3,),
     ),
-    _command("gpu-binding", "srun -n 4 --gpus-per-task=1 python t.py", "srun python t.py"),
+    _command(
+        "gpu-binding",
+        "srun -n 4 --gpus-per-task=1 python t.py",
+        "srun --ntasks=1 --gpus-per-task=1 nvidia-smi",
+    ),
     _command(
         "gpu-binding",
         "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.script import Script, call_at
 
+_ONE_TASK = re.compile(r"\s(?:-n\s?|--ntasks[= ])1(?!\S)")
 _BY_RANK = re.compile(
     r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"
 )
@@ -28,7 +29,7 @@ def _gpu_binding(script: Script) -> Iterator[Result]:
         if not single:
             yield at(directive.line, f"{option.written} gives every task GPUs of its own")
     for call in script.calls("srun"):
-        if "--gpus-per-task" in call.plain and not single:
+        if "--gpus-per-task" in call.plain and not (single or _ONE_TASK.search(call.plain)):
             yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
     for line, match, _ in script.find(_BY_RANK):
         yield at(line, f"CUDA_VISIBLE_DEVICES is set from ${match[1]}")
