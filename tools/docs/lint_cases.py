@@ -186,6 +186,12 @@ CASES = (
         (3,),
     ),
     Case(
+        "step-cpus",
+        _batch("#SBATCH -c 8", "srun -n 2 \\", "    python t.py -c 8"),
+        _batch("#SBATCH -c 8", 'srun --comment="a  b" -n 2 $OPTIONS \\', "    -c8 python t.py"),
+        (3,),
+    ),
+    Case(
         "gpu-binding",
         _batch("#SBATCH --ntasks=4", "#SBATCH --gpus-per-task=1", "srun python t.py"),
         _batch("#SBATCH --ntasks=1", "#SBATCH --gpus-per-task=1", "srun python t.py"),

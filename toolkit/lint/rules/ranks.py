@@ -170,7 +170,11 @@ def _world_size(script: Script) -> Iterator[Result]:
             yield at(line, f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks")
 
 
-_CPUS = re.compile(r"--cpus-per-task|--overlap|(?<!\S)-c[= ]?\"?(?:\d|\$\{?\w*CPU)")
+# Among the options before the program; a value of an option may follow it.
+_CPUS = re.compile(
+    r"\S+(?:\s+[-$\"'](?:\"[^\"]*\"|[^\s\"])*(?:\s+[^-$\"'\s]\S*)?)*?"
+    r"\s+(?:--cpus-per-task|--overlap|-c[= ]?\"?(?:\d|\$\{?\w*CPU))"
+)
 
 
 @check(
@@ -187,7 +191,7 @@ def _step_cpus(script: Script) -> Iterator[Result]:
     if asked == "1" or any("SRUN_CPUS_PER_TASK" in command.text for command in script.commands):
         return
     for call in script.calls("srun"):
-        if not _CPUS.search(call.bare):
+        if not _CPUS.match(call.bare.replace("\\\n", "  ")):
             yield at(call.line, f"this step gets 1 CPU for each task, not {asked}")
 
 
