@@ -145,6 +145,12 @@ CASES = (
         "srun python t.py --world-size $SLURM_NTASKS",
     ),
     _command("early-expansion", "export RANK=$SLURM_PROCID", "export WORLD_SIZE=$SLURM_NTASKS"),
+    Case(
+        "early-expansion",
+        _batch("#SBATCH -N 2", "f() { :; }", "export -f f", "export RANK=$SLURM_PROCID"),
+        _batch("#SBATCH -N 2", "f() {", "    export RANK=$SLURM_PROCID", "}", "export -f f"),
+        (5,),
+    ),
     _command(
         "slurm-variable",
         "python t.py --world-size $SLURM_TASKS_PER_NODE",

@@ -77,11 +77,12 @@ def _early_expansion(script: Script) -> Iterator[Result]:
                 fix=f"{call.program} ... bash -c '... ${match[1]} ...'",
             )
     # A script that srun starts on every task may do so, and a function that is exported to tasks.
-    if not script.is_batch or script.has(_EXPORT_F):
+    if not script.is_batch:
         return
+    has_functions = script.has(_EXPORT_F)
     for command in script.commands:
         exported = _EXPORTED.match(command.bare)
-        if exported:
+        if exported and not (has_functions and command.bare[0].isspace()):
             yield at(
                 command.line,
                 f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
