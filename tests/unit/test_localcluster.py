@@ -29,6 +29,7 @@ from toolkit.localcluster.shape import (
     partitions_of,
     summary,
 )
+from toolkit.localcluster.waiting import fatal_errors
 
 SHAPES = {
     "usual": Shape(),
@@ -344,6 +345,17 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(left, paths, monkeypa
         directory.remove_files(paths)
         assert directory.is_ours(paths)
     assert not paths.directory.exists()
+
+
+def test_why_a_daemon_gave_up_is_quoted(paths):
+    paths.logs.mkdir(parents=True)
+    rows = ("error: no gres.conf", "error: slurmd initialization failed")
+    paths.log_of("slurmd.n1").write_text("\n".join(rows))
+    paths.log_of("slurmd.n2").write_text("fatal: no slurm.conf\n")
+    assert fatal_errors(paths) == [
+        "slurmd.n1 stopped: no gres.conf",
+        "slurmd.n2 stopped: no slurm.conf",
+    ]
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from toolkit.errors import ClusterError
@@ -97,11 +98,11 @@ def fatal_errors(paths: Paths) -> list[str]:
     """Return what daemons printed before they ended themselves, after their names."""
     causes = []
     for log in sorted(paths.logs.glob("slurm*")):
-        for row in _rows(log):
+        for before, row in pairwise(["", *_rows(log)]):
             _, is_fatal, text = row.partition(_FATAL)
             if is_fatal or row.endswith(_NOT_STARTED):
-                causes.append(f"{log.stem} stopped: {text.strip() or _NOT_STARTED}")
-    return [*dict.fromkeys(causes)]
+                causes.append((log.stem, text.strip() or before.partition("error: ")[2]))
+    return [f"{daemon} stopped: {why or _NOT_STARTED}" for daemon, why in dict.fromkeys(causes)]
 
 
 def _rows(log: Path) -> list[str]:
