@@ -135,8 +135,8 @@ def resolve(host: str) -> Any:
 
 def measure_link(host: str, port: int, source: str = "") -> Any:
     """Connect to a port, from an address if one is given; return how far its clock is ahead."""
-    began = time.time()
     with socket.create_connection((host, port), ANSWER, (source, 0) if source else None) as link:
+        began = time.time()  # the name is resolved, and the connection made
         remote = struct.unpack("!d", link.recv(8, socket.MSG_WAITALL))[0]
         return {"clock": remote - (began + time.time()) / 2}
 
