@@ -97,7 +97,9 @@ OUT = ("drained", "down*", "draining", "idle*", "mixed+drain")
 )
 def test_nodes_that_take_no_jobs(states, wanted, outcome, says, monkeypatch):
     nodes = {f"n{number}": (state, "none") for number, state in enumerate(states)}
-    monkeypatch.setattr(Client, "node_states", lambda *_: nodes)
+    partitions = (SimpleNamespace(name="a", default=False), SimpleNamespace(name="b", default=True))
+    monkeypatch.setattr(Client, "partitions", lambda _: partitions)
+    monkeypatch.setattr(Client, "node_states", lambda _, name: nodes if name == "b" else {})
     answer = ITEM["node-states"].only(DoctorCase(nodes=wanted, client=Client(Access())))
     assert (answer.outcome, answer.message) == (outcome, says)
 

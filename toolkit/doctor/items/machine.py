@@ -36,9 +36,9 @@ def _slurm(case: DoctorCase) -> Result:
 def _node_states(case: DoctorCase) -> Result:
     if case.client is None:
         return unchecked(f"no cluster: {case.no_site}")
-    states = [
-        state for state, _ in case.client.node_states(case.settings.get("partition")).values()
-    ]
+    default = next((each.name for each in case.client.partitions() if each.default), None)
+    partition = case.settings.get("partition") or default
+    states = [state for state, _ in case.client.node_states(partition).values()]
     # A state with ``*`` is that of a node which does not answer.
     usable = [
         state
