@@ -48,6 +48,8 @@ FINE = {
 }
 OTHER_NAME = {"names": {"n0": {"address": "10.0.0.1", "back": "login"}}}
 LOST = {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}
+OWN = {"names": {"n0": {"address": "127.0.1.1", "back": "n0"}}}
+OTHER_ADDRESS = {"names": {"n1": {"address": "10.9.0.1", "back": "n1"}}}
 UP = {"address": "10.0.0.1"}
 IB0 = {"site": Site(name="s", interface="ib0")}
 SIMULATED = {"gpus": 2, "has_simulated_gpus": True}
@@ -64,6 +66,9 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("image-on-nodes", ({"started": 0.4}, {"started": 12.0}), {}, "warning", "n0 0.4 s, n1 12.0 s"),
     ("names", (FINE, FINE), {}, "passed", "2 nodes find each other"),
     ("names", (FINE, OTHER_NAME), {}, "warning", "n1 calls 10.0.0.1 login, not n0"),
+    ("names", (OWN,), {}, "passed", "1 nodes find"),
+    ("names", (OWN, FINE), {}, "warning", "n0 knows itself by the loopback address 127.0.1.1"),
+    ("names", (FINE, FINE, OTHER_ADDRESS), {}, "warning", "n1 is 10.0.0.1 and 10.9.0.1"),
     ("names", (FINE, LOST), {}, "failed", "n1 cannot resolve n0: unknown"),
     ("connections", ({"links": {"n1": LATE}}, {"links": {"n0": {}}}), {}, "failed", "n0 -> n1: timed out"),
     ("interface", (UP, UP), IB0, "passed", "ib0 connects 2 nodes"),

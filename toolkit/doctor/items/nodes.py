@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from toolkit.checks import Check, Result, check, failed, passed, unchecked, warned
@@ -117,15 +118,29 @@ def _names(case: DoctorCase) -> Result:
     if wrong := _errors(case, "names", "cannot resolve"):
         step = "/etc/hosts or the name service of that node; tell the operators"
         return failed("; ".join(wrong), step)
-    renamed = [
-        f"{report.host} calls {answer['address']} {answer['back']}, not {name}"
+    rows = [
+        (report.host, name, str(answer["address"]), answer["back"])
         for report in case.reports
         for name, answer in report.names.items()
-        if name != report.host and answer["back"].split(".")[0] != name.split(".")[0]
     ]
-    if renamed:
+    others = [row for row in rows if row[0] != row[1]]
+    pairs = pairwise(sorted({(name, address) for _, name, address, _ in others}))
+    doubts = [
+        f"{name} is {left} and {right}" for (name, left), (same, right) in pairs if name == same
+    ]
+    doubts += [
+        f"{host} calls {address} {back}, not {name}"
+        for host, name, address, back in others
+        if back.split(".")[0] != name.split(".")[0]
+    ]
+    doubts += [
+        f"{host} knows itself by the loopback address {address}"  # at which Gloo then listens
+        for host, name, address, _ in rows
+        if host == name and address.startswith("127.") and others
+    ]
+    if doubts:
         step = "if ranks do not meet: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
-        return warned("; ".join(renamed), step)
+        return warned("; ".join(doubts), step)
     return passed(f"{len(case.reports)} nodes find each other by name and by address")
 
 
