@@ -140,7 +140,7 @@ def test_an_image_that_was_not_built_from_the_lock_is_not_packed(tmp_path, monke
     workshop: Any = SimpleNamespace(images={"small": "small.lock"})
     image = SimpleNamespace(path="/small.sif", manifest=SimpleNamespace(locked=hash_lock(lock)))
     monkeypatch.setattr(store, "find", lambda _: image)
-    assert list(pack._images(tmp_path, workshop)) == ["images/small.sif"]
+    assert [*pack._images(tmp_path, workshop)] == ["images/small.sif", "locks/small.lock"]
     image.manifest.locked = "another"
     with pytest.raises(SignatureError, match="was not built from small"):
         pack._images(tmp_path, workshop)

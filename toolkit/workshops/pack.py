@@ -115,7 +115,7 @@ def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str
 
 
 def _images(folder: Path, workshop: Workshop) -> dict[str, archive.Source]:
-    """Return the images to pack."""
+    """Return the images to pack, with their locks."""
     files: dict[str, archive.Source] = {}
     for name, lock_file in workshop.images.items():
         image = store.find(name)
@@ -128,6 +128,8 @@ def _images(folder: Path, workshop: Workshop) -> dict[str, archive.Source]:
                 f"toolkit image build {name} --locked",
             )
         files[f"images/{name}.sif"] = Path(image.path)
+        if lock_file:
+            files[f"locks/{name}.lock"] = folder / lock_file
     return files
 
 
