@@ -7,17 +7,21 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from msgspec.structs import replace
 
+from tests.unit.run_fixtures import new_run
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import sites
+from toolkit.cli import connect
 from toolkit.cli.connect import idle_seconds
 from toolkit.cli.connect import notebook_stop as stop
 from toolkit.errors import (
     BusyError,
     JobLostError,
     PlanError,
+    SlurmUnreachableError,
     UntrustedError,
     UsageError,
 )
@@ -190,6 +194,26 @@ def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
     assert newest(tmp_path) == "notebook-0001"
     (tmp_path / "notebook-0001/outcome.json").touch()
     assert newest(tmp_path) == "notebook-0002"
+
+
+def test_ctrl_c_says_what_slurm_may_have(tmp_path, monkeypatch, capsys):
+    run = new_run(tmp_path / "notebook-0001", 7)
+    (run.directory / "allocation").touch()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def lose(*_: object) -> None:
+        raise SlurmUnreachableError("Slurm does not answer")
+
+    changed = {"patiently": lambda *_: make_case(), "with_image": lambda case, _: case}
+    for name, value in {**changed, "write": lambda _: run, "submit": interrupt}.items():
+        monkeypatch.setattr(connect, name, value)
+    with pytest.raises(click.Abort):
+        connect.notebook_start.main([str(tmp_path)], standalone_mode=False)
+    assert "Slurm may have the job of notebook-0001" in capsys.readouterr().err
+    monkeypatch.setattr(connect, "finish_salloc", lose)
+    assert "Slurm does not answer: its nodes are free as soon as" in connect._cancelled(run)
 
 
 def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, monkeypatch, capsys):
