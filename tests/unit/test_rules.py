@@ -208,6 +208,7 @@ CASES = [
     (unbuilt(partition="amd_h100_2", gpus=2), "", ""),
     (unbuilt(), "--image", "its recipe has sm_75"),
     (unbuilt(), "--image", "; --image pytorch_cuda12, which has"),
+    (unbuilt("570.86", partition="amd_h100_2", gpus=2), "--image", "an older CUDA: toolkit image search ngc"),
     (unbuilt("570.86", partition="amd_h100_2", gpus=2), "--image", "CUDA 13.0 of the image needs NVIDIA's driver 580 or newer, the nodes have 570.86"),
     # ports and modules
     (meeting(20000, 20063), "", ""),

@@ -52,7 +52,7 @@ def driver(case: Case) -> Iterator[ToolkitError]:
             f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer, "
             f"the nodes have {has}{compat if catalogue.has_compat(manifest) else ''}",
             place="--image",
-            next_step=f"an image with an older CUDA: toolkit image search 'driver<={has}'",
+            next_step="an image with an older CUDA: toolkit image search ngc",
             source=f"{needed[1]}; driver: {case.site.cited}",
             is_warning=catalogue.has_compat(manifest),
         )
