@@ -67,6 +67,17 @@ def test_a_log_tells_the_command_and_the_end():
     assert fed("run", "cp: error writing 'y': No space left on device\n")[0].no_space
 
 
+@pytest.mark.parametrize(
+    ("said", "conflict"),
+    [
+        ("ERROR: No matching distribution found for x==9", ""),
+        ("    The user requested (constraint) torch==2.13.0", "x==9"),
+    ],
+)
+def test_only_what_pip_cannot_install_beside_a_constraint_is_a_conflict(said, conflict):
+    assert fed("pip", f"{said}\ntoolkit-conflict: x==9\n")[0].conflict == conflict
+
+
 def test_a_log_tells_what_the_checks_said():
     reader, count = fed("checks", CHECKS)
     assert count == 2

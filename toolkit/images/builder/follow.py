@@ -94,6 +94,7 @@ class Reader:
         step: The current step: ``base``, a step of the recipe, ``checks`` or ``pack``.
         command: The last command that the step began.
         no_space: A file system was full.
+        constrained: pip named a constraint as the reason why it cannot install something.
         conflict: The packages that a step of pip could not install beside the protected ones.
     """
 
@@ -101,6 +102,7 @@ class Reader:
     step: str = "base"
     command: str = ""
     no_space: bool = False
+    constrained: bool = False
     conflict: str = ""
     results: Results = field(default_factory=Results)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
@@ -108,6 +110,7 @@ class Reader:
     def enter(self, step: str) -> None:
         """Begin a step."""
         self.step, self.command, self.no_space, self.conflict = step, "", False, ""
+        self.constrained = False
         self.tail.clear()
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
@@ -123,7 +126,8 @@ class Reader:
         self.no_space = self.no_space or _NO_SPACE in line.lower()
         if line.startswith("+ ") and self.step not in ("base", "checks", "pack"):
             self.command = line[2:]
-        if line.startswith(CONFLICT):
+        self.constrained = self.constrained or "(constraint)" in line
+        if self.constrained and line.startswith(CONFLICT):
             self.conflict = line.removeprefix(CONFLICT)
         if line.strip():
             self.tail.append(line)
