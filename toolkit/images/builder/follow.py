@@ -33,7 +33,7 @@ from toolkit.units import human_time
 
 # What the last steps of every build do, for people.
 LAST_STEPS = {"checks": "run the image's checks", "pack": "into one file"}
-_LONGEST = 1 << 18  # characters of a line; what follows counts as another one
+_LONGEST = 1 << 18  # characters of a line; a longer one has its end only
 _TAIL = 15  # lines of the log that a failure shows
 _STEP = re.compile(re.escape(STEP) + r"([^ :]+): ")
 _PACKING = "INFO:    Creating SIF file"
@@ -195,7 +195,8 @@ class Follower:
                 line = f"{line.rstrip(chr(10))}\n"
                 # A list of contents is in no log, and a password may be the name of a package.
                 if self.reader.step != "checks" or not is_listed(line):
-                    line = mask_secrets(self.secrets, line)
+                    # Cut after it is masked: half a secret would not be found.
+                    line = mask_secrets(self.secrets, line)[-_LONGEST:]
                     self._stream.write(line)
                 take(line)
             code = process.wait()
@@ -289,4 +290,6 @@ class Follower:
 
 def _lines(stream: IO[str] | None) -> Iterator[str]:
     while stream and (line := stream.readline(_LONGEST)):
+        while not line.endswith("\n") and (more := stream.readline(_LONGEST)):
+            line = (line + more)[-2 * _LONGEST :]
         yield line
