@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.config import package_directory
+from toolkit.errors import ForbiddenError
 from toolkit.images.store.contents import MARK, Contents
 from toolkit.images.store.store import StoredImage
+from toolkit.images.verify import own_checks
 from toolkit.images.verify.case import ImageCase
 from toolkit.images.verify.checks import CHECKS, judge_driver
 from toolkit.images.verify.own_checks import Results
@@ -272,6 +274,16 @@ def test_a_driver_against_cuda(cuda, drivers, base, compat, outcome, says):
     given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
     answer = judge_driver(given, drivers)
     assert (answer.outcome, says in answer.message) == (outcome, True), answer
+
+
+@pytest.mark.parametrize("closed", ["", "x.py"])
+def test_checks_that_only_root_can_read_are_no_fault_of_an_image(closed, tmp_path, monkeypatch):
+    (tmp_path / "x.py").touch()
+    (tmp_path / closed).chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(own_checks, "package_directory", lambda _: tmp_path)
+    with pytest.raises(ForbiddenError, match="ordinary user"):
+        own_checks.start_image("x.sif", f"cd {own_checks.MOUNTED}", action="exec")
 
 
 def test_what_could_not_be_checked_does_not_put_out_what_was_found():

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from toolkit import shell
 from toolkit.checks import Result, failed, passed
 from toolkit.config import package_directory
+from toolkit.errors import ForbiddenError
 from toolkit.images.recipe.block import CHECKS, CheckCall
 from toolkit.images.recipe.compiled import rank_checks
 from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store.contents import MARK, Contents, is_listed, parse
 from toolkit.images.store.settings import image_command, user_options
+from toolkit.quoting import shell_words
 
 MOUNTED = "/mnt/toolkit/checks"  # where the image has the scripts of ``images/checks``
 _PATIENCE = 900.0  # seconds for all checks together
@@ -90,8 +93,19 @@ def start_image(
         scripts: What the image's shell runs, one after the other.
         action: Apptainer's: ``exec``, or ``run``, as jobs start images of ours.
         gpus: With the node's NVIDIA driver.
+
+    Raises:
+        ForbiddenError: Root runs the scripts of this installation, which only root can read.
     """
     directory = package_directory("images/checks")
+    files = (directory, *directory.glob("*.*"))
+    takes = user_options() and any(MOUNTED in script for script in scripts)
+    if takes and not all(file.stat().st_mode & stat.S_IROTH for file in files):
+        raise ForbiddenError(
+            "an image is checked as an ordinary user, who cannot read the checks of this toolkit",
+            place=str(directory),
+            next_step=shell_words(["chmod", "-R", "go+rX", str(directory)]),
+        )
     options = (
         *(("--nv",) if gpus else ()),
         *user_options(),
