@@ -39,6 +39,8 @@ no release | base | | summary = "x"; [base]; kind = "debootstrap"; release = "12
 no compute capability | steps[0] | | B S "cuda"; version = "13.0"; architectures = ["sm_80"]
 a command in what is left out | steps[0] | | B S "pip"; packages = ["x"]; leave_out = ["$(id)"]
 a command in a variable of a wheel | steps[0] | | B S "wheel"; name = "x"; packages = ["x"]; variables = { "A=1;id" = "1" }
+a replaced package of an earlier step | steps[2].replaces | | B S "python"; S "pip"; packages = ["Torch==1"]; S "pip"; packages = ["torch==2"]; replaces = ["torch"]
+a replaced package that the step does not bring | steps[1] | | B S "python"; S "pip"; packages = ["rich"]; replaces = ["torch"]
 an unknown operation | steps[0].operations[0] | | B S "horovod"; version = "0.28.1"; operations = ["ncccl"]
 """
 

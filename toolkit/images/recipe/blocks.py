@@ -99,7 +99,7 @@ class Pip(Block, frozen=True, kw_only=True):
         imports: modules that a script can import afterwards; the image's checks import them and
             record their versions. Where it is left out, they are those that the packages bring; an
             empty list is for packages that bring none.
-        replaces: distributions that ``packages`` may take the place of, also of the base:
+        replaces: distributions among ``packages`` that take the place of those of the base:
             ``["torch"]``. Steps that build on these build again.
         brings: a part that a base may hold already, so that the step is not needed there:
             ``torch``.
@@ -123,6 +123,8 @@ class Pip(Block, frozen=True, kw_only=True):
         require_all(self.packages, REQUIREMENT, "requirement of pip")
         require_all(self.leave_out, _LEFT_OUT, "path below site-packages")
         require_step_names(self.name)
+        if not {*map(normalize_name, self.replaces)} <= {*parse_names(self.packages)}:
+            raise ValueError("`packages` must name what `replaces` does, with its new version")
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
         """Return whether the base has what the step brings and nothing is to be replaced."""

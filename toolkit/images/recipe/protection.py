@@ -115,7 +115,17 @@ def override(
 
 
 def replace_first(steps: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps, in which those that replace packages come before Horovod."""
+    """Return the steps, in which those that replace packages of the base come before Horovod.
+
+    Raises:
+        BadDataError: A step replaces what an earlier step brings.
+    """
+    brought = set[str]()
+    for number, step in enumerate(steps):
+        for late in brought & {normalize_name(name) for name in step.get("replaces", ())}:
+            text = f"an earlier step brings {late}: name its new version in [overrides]"
+            raise BadDataError(f"{text} of the recipe", f"steps[{number}].replaces")
+        brought |= set(parse_names(step["packages"])) if step["block"] == "pip" else set()
     first = next((at for at, step in enumerate(steps) if step["block"] == "horovod"), len(steps))
     early = [step for step in steps[first:] if step.get("replaces")]
     return (*steps[:first], *early, *(step for step in steps[first:] if step not in early))
