@@ -156,6 +156,7 @@ def test_a_definition_becomes_a_base(tmp_path):
         ("FROM a\nENV A='open\n", ConfigError),
         ("FROM a\nENV A=${1}\n", ConfigError),
         ("FROM a\nRUN <<END\nx\n", ConfigError),
+        ("FROM a\nRUN echo 'use <<FILE '\nRUN x\n", ConfigError),
         ("FROM a\nRUN <<END\n#!/bin/python\nEND\n", ConfigError),
         ("FROM a\nCOPY <<END /x\nENV x=1\nEND\n", ConfigError),
     ],
@@ -221,7 +222,7 @@ def test_a_shell_expands_words_as_buildkit_does(word, value):
 def test_instructions_are_read_as_buildkit_reads_them():
     heredocs = "RUN cat <<A <<-'B' >c\nRUN one\nA\n\ttwo\n\tB\n"
     text = f'FROM a\r\nrun x \\  \r\n  # comment\r\n\r\n  y <<<z\r\n{heredocs}RUN ["a", "b"]\n'
-    found = read_instructions(text)
+    found = read_instructions(text, Path("x"))
     assert [one.line for one in found] == [1, 2, 6, 11]
     assert found[1].text == "x   y <<<z"
     assert found[2].text == heredocs.removeprefix("RUN ").rstrip()

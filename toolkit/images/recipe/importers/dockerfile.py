@@ -87,9 +87,10 @@ class DockerfileImport:
         """Import everything.
 
         Raises:
-            ConfigError: A step needs what no recipe carries, or the file has several stages.
+            ConfigError: A step needs what no recipe carries, a heredoc does not end, or the file has
+            several stages.
         """
-        for instruction in read_instructions(text):
+        for instruction in read_instructions(text, self.path):
             try:
                 self._take(instruction)
             except ValueError as error:
@@ -295,13 +296,13 @@ def _command(text: str) -> str:
     """Return the command of a RUN, of which a heredoc without a program is the text.
 
     Raises:
-        ValueError: The heredoc is a program of its own, or it does not end.
+        ValueError: The heredoc is a program of its own.
     """
     if not HEREDOC.match(text) or text.split("\n")[0].split()[1:]:
         return text
     match = _ONLY_HEREDOC.fullmatch(text)
     if match is None or match["text"].startswith("#!"):
-        raise ValueError("a heredoc that does not end, or begins with #!: COPY it, and RUN that")
+        raise ValueError("a heredoc that begins with #!: COPY it, and RUN that")
     return re.sub(r"(?m)^\t+", "", match["text"]) if match["dash"] else match["text"]
 
 

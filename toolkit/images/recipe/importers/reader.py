@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from toolkit.errors import ConfigError
+
 
 HEREDOC = re.compile(
     r"(?:\A|(?<=\s))\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)(?!\S)"
@@ -39,8 +43,12 @@ class Instruction(NamedTuple):
         return f"{self.name} {self.text}"[:120]
 
 
-def read_instructions(text: str) -> tuple[Instruction, ...]:
-    """Read a Dockerfile."""
+def read_instructions(text: str, path: Path) -> tuple[Instruction, ...]:
+    """Read a Dockerfile, whose path is for messages.
+
+    Raises:
+        ConfigError: A heredoc does not end.
+    """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     result: list[Instruction] = []
     number = 0
@@ -51,6 +59,9 @@ def read_instructions(text: str) -> tuple[Instruction, ...]:
             name, flags, rest = _taken_apart(whole.strip())
             for heredoc in HEREDOC.finditer(rest) if name == "RUN" else ():
                 end = _end_of_heredoc(lines, number, heredoc)
+                if not end:
+                    reason = f"the heredoc {heredoc['name']} does not end"
+                    raise ConfigError(reason, place=f"{path}:{first}")
                 rest = "\n".join((rest, *lines[number:end]))
                 number = end
             result.append(Instruction(first, name, rest, flags, _json(rest)))
@@ -77,12 +88,12 @@ def _logical(lines: Sequence[str], number: int) -> tuple[int, str]:
 
 
 def _end_of_heredoc(lines: Sequence[str], number: int, heredoc: re.Match[str]) -> int:
-    """Return the number of the line after a heredoc; one that does not end takes all lines."""
+    """Return the number of the line after a heredoc; 0: it does not end."""
     for at in range(number, len(lines)):
         line = lines[at].lstrip("\t") if heredoc["dash"] else lines[at]
         if line == heredoc["name"]:
             return at + 1
-    return len(lines)
+    return 0
 
 
 def _taken_apart(line: str) -> tuple[str, dict[str, str], str]:
