@@ -35,7 +35,7 @@ USER me
 CMD ["python", "x.py"]
 RUN echo "${A}"
 ARG A=9
-COPY x $A/
+ADD x $A/z.tar
 """
 STEPS = [
     {"block": "workdir", "path": "/workspace"},
@@ -63,7 +63,7 @@ STEPS = [
     },
     {"block": "workdir", "name": "line-11", "path": "deep/er"},
     {"block": "shell", "name": "line-14", "user": "me", "command": 'echo "${A}"'},
-    {"block": "copy", "name": "line-16", "path": "$A/", "source": "mine.files/line-16"},
+    {"block": "copy", "name": "line-16", "path": "$A/z.tar", "source": "mine.files/line-16/x"},
 ]
 
 

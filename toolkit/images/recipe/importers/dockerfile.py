@@ -257,7 +257,7 @@ class DockerfileImport:
         self._add_step(instruction, "shell", **options)
 
     def _add(self, instruction: Instruction) -> None:
-        for word in instruction.words or split_words(instruction.text):
+        for word in (instruction.words or split_words(instruction.text))[:-1]:
             if "://" in word or word.startswith("git@") or word.endswith(_ARCHIVES):
                 raise ValueError("ADD would fetch or unpack it: COPY it, or fetch it by RUN")
         self._copy(instruction)
