@@ -114,17 +114,22 @@ def test_a_build_is_flat_if_layers_are_impossible_which_is_said(monkeypatch, tmp
     assert line.startswith("flat no overlays: Apptainer does not confine the steps")
 
 
-def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(monkeypatch, tmp_path):
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(
+    times, monkeypatch, tmp_path
+):
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "images"))
     monkeypatch.setattr(building, "resolve_base", stopped)
-    monkeypatch.setattr(building, "require_space", lambda *_: None)
+    spaces: list[Space] = []
+    monkeypatch.setattr(building, "require_space", lambda _, space: spaces.append(space))
     said = Said()
     with pytest.raises(KeyboardInterrupt):
-        building.build("pytorch_cpu", said)
+        building.build("pytorch_cpu", said, building.BuildOptions(flat=times == 1))
     assert said.lines == ["stopped no process of the build is left"]
+    assert spaces[0].image == times * library.load("pytorch_cpu").space.image
 
 
 def test_debootstrap_always_verifies(monkeypatch):

@@ -131,8 +131,8 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                 store.settle(path)  # an earlier build may have been stopped before it
                 sweep(directory)
                 return BuildResult(path=str(path), manifest=existing, is_current=True)
-        # The layers of an image stay in the cache.
-        require_space(directory, replace(plan.space, image=2 * plan.space.image))
+        times = 1 if options.flat else 2  # the layers of an image stay in the cache
+        require_space(directory, replace(plan.space, image=times * plan.space.image))
         draft = Manifest(
             name=plan.name,
             sif_id="",
