@@ -164,6 +164,9 @@ def test_where_logins_are_looked_for(home, monkeypatch):
         ({"auths": {"a.site": auth("me")}, "credsStore": "all"}, "auths"),
         ({"auths": {"a.site": auth("me") | {"identitytoken": "t"}}}, "auths"),
         ({"auths": {"https://a.site/v1/": auth("me")}}, "auths"),
+        ({"auths": {"https://a.site/": auth("me")}}, "auths"),
+        ({"auths": {"https://a.site/v2/": auth("me")}}, "auths"),
+        ({"auths": None, "credsStore": "all"}, "credHelpers"),
         ({"credsStore": "all"}, "credHelpers"),
         ({"credHelpers": {"a.site": "all"}}, "credHelpers"),
         # Not on this machine, no name of a program, of one namespace, and broken.
@@ -186,6 +189,16 @@ def test_what_is_a_login(home, data, expected):
         assert isinstance(found, dict)
         assert list(found) == [expected]
         assert {key.split("//")[-1].split("/")[0] for key in found[expected]} == {"a.site"}
+
+
+@pytest.mark.parametrize(("auths", "expected"), [({}, "auths"), ({"a.site": {}}, "credHelpers")])
+def test_a_store_that_names_no_registry_hides_no_login(home, auths, expected):
+    program(home / "bin/docker-credential-all", "exit 1")
+    configure(home / ".docker/config.json", {"auths": auths, "credsStore": "all"})
+    configure(home / ".apptainer/docker-config.json", {"auths": {"a.site": auth("me")}})
+    found = login("a.site", home)
+    assert isinstance(found, dict)
+    assert list(found) == [expected]
 
 
 def test_the_login_of_the_hub_has_the_key_that_docker_knows(home):

@@ -202,28 +202,33 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
     """Find the user's login for a registry, as an ``auth.json``, and where it is configured.
 
     ``$NGC_API_KEY`` is for NGC's own registry and is sent to no other, also not to a mirror of it.
-    An entry of one namespace is no login for the whole registry.
+    An entry of one namespace is no login for the whole registry. A `credsStore` may have none, so
+    it is asked if its file names the registry, or no other file has a login.
     """
     if registry == _NGC_REGISTRY and os.environ.get(_NGC_KEY):
         secret = base64.b64encode(f"{_NGC_USER}:{os.environ[_NGC_KEY]}".encode()).decode()
         return {"auths": {registry: {"auth": secret}}}, f"${_NGC_KEY}"
     hub = (_HUB_KEY,) if registry == _HUB else ()
-    keys = (*hub, registry, f"https://{registry}", f"https://{registry}/v1/")
+    keys = (*hub, registry, *(f"https://{registry}{end}" for end in ("", "/", "/v1/", "/v2/")))
+    store: tuple[dict[str, Any], str] = ({}, "")
     for path in _login_files():
         try:
             data = json.loads(read_text(path))
-            entries = [data.get("auths", {}).get(key, {}) for key in keys]
-            helpers = [data.get("credHelpers", {}).get(key) for key in keys]
+            auths, helpers = data.get("auths") or {}, data.get("credHelpers") or {}
+            entries = [auths[key] for key in keys if key in auths]
+            helper = next((helpers[key] for key in keys if key in helpers), data.get("credsStore"))
             secrets = [entry for entry in entries if entry.get("auth")]
-        except (OSError, ValueError, AttributeError, RecursionError):
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             continue  # engines ignore it as well
         if secrets:
             return {"auths": {keys[0]: secrets[0]}}, str(path)
-        helper = next(filter(None, helpers), data.get("credsStore"))
         # A copied file may name a helper that this machine lacks. skopeo asks no `credsStore`.
         if helper and shell.which(f"docker-credential-{helper}"):
-            return {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
-    return {}, ""
+            found = {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
+            if entries or helper != data.get("credsStore"):
+                return found
+            store = store if store[0] else found
+    return store
 
 
 def _login_files() -> list[Path]:
