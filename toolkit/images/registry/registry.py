@@ -216,16 +216,17 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
             data = json.loads(read_text(path))
             auths, helpers = data.get("auths") or {}, data.get("credHelpers") or {}
             entries = [auths[key] for key in keys if key in auths]
-            helper = next((helpers[key] for key in keys if key in helpers), data.get("credsStore"))
+            named = [helpers[key] for key in keys if key in helpers]
             secrets = [entry for entry in entries if entry.get("auth")]
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             continue  # engines ignore it as well
         if secrets:
             return {"auths": {keys[0]: secrets[0]}}, str(path)
         # A copied file may name a helper that this machine lacks. skopeo asks no `credsStore`.
+        helper = (*named, data.get("credsStore"))[0]
         if helper and shell.which(f"docker-credential-{helper}"):
             found = {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
-            if entries or helper != data.get("credsStore"):
+            if entries or named:
                 return found
             store = store if store[0] else found
     return store
