@@ -87,8 +87,8 @@ class DockerfileImport:
         """Import everything.
 
         Raises:
-            ConfigError: A step needs what no recipe carries, a heredoc does not end, or the file has
-            several stages.
+            ConfigError: A step needs what no recipe carries, the file has several stages, or a
+                heredoc does not end.
         """
         for instruction in read_instructions(text, self.path):
             try:

@@ -14,7 +14,6 @@ import msgspec
 
 from toolkit.errors import ConfigError
 
-
 HEREDOC = re.compile(
     r"(?:\A|(?<=\s))\d{0,9}<<(?P<dash>-?)(?P<quote>['\"]?)(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?P=quote)(?!\S)"
 )
