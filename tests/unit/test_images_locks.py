@@ -132,6 +132,17 @@ def test_a_lock_tells_who_holds_it(images, tmp_path):
     assert store.find(str(there / "x.sif")).manifest == manifest("x")
 
 
+def test_a_copy_is_of_the_image_that_was_there_when_it_began(images, tmp_path):
+    class Publishing(Silent):
+        def begin(self, *_: object) -> None:
+            put(tmp_path, "x", OTHER).replace(images / "x.sif")
+
+    before, there = (images / "x.sif").read_bytes(), tmp_path / "there"
+    there.mkdir()
+    copies.copy(store.find("x"), str(there), Publishing())
+    assert (there / "x.sif").read_bytes() == before
+
+
 @pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])
 def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind, images):
     lock, target = images / ".x.lock", images / "target"

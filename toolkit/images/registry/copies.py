@@ -10,6 +10,8 @@ from __future__ import annotations
 import secrets
 import shutil
 from pathlib import Path
+from typing import IO
+
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ImageMissingError, UsageError
@@ -67,15 +69,21 @@ def _copy_here(path: Path, directory: Path, progress: Progress, mode: int) -> No
         reason = f"the directory {directory} does not exist"
         raise ImageMissingError(reason, place=str(directory), next_step=f"mkdir -p {directory}")
     target = directory / path.name
-    with workspace(directory) as place:
-        progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-        shutil.copyfile(path, place.sif)
-        if hash_file(place.sif) != hash_file(path):
+    with workspace(directory) as place, open_regular(path) as stream:
+        source = _opened(stream)
+        progress.begin("copy", f"{path.name}, {human_size(source.stat().st_size)}")
+        shutil.copyfile(source, place.sif)
+        if hash_file(place.sif) != hash_file(source):
             raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
         progress.end()
         place.sif.chmod(mode)
         with hold_image(target, "copied", wait=progress):
             store.publish(place.sif, directory, path.name.removesuffix(".sif"))
+
+
+def _opened(stream: IO[bytes]) -> Path:
+    """Return a path of an open file, which a build may replace under its name."""
+    return Path(f"/proc/self/fd/{stream.fileno()}")
 
 
 def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) -> None:
@@ -88,11 +96,12 @@ def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) 
     target = Path(directory) / path.name
     _, note, _ = store.paths_of(target)
     with open_regular(path) as stream:
-        progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+        source = _opened(stream)
+        progress.begin("copy", f"{path.name}, {human_size(source.stat().st_size)}")
         script = _RECEIVE.format(
             scratch=quoted(str(target.with_name(f"{PREFIX}{secrets.token_hex(4)}"))),
             marker=MARKER,
-            digest=hash_file(path),
+            digest=hash_file(source),
             mode=mode,
             lock=quoted(str(lock_path(target))),
             target=quoted(str(target)),
