@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -141,6 +143,16 @@ def test_a_copy_is_of_the_image_that_was_there_when_it_began(images, tmp_path):
     there.mkdir()
     copies.copy(store.find("x"), str(there), Publishing())
     assert (there / "x.sif").read_bytes() == before
+
+
+def test_a_copy_names_the_disk_that_is_full(images, tmp_path, monkeypatch):
+    def full(source: Path, _: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        copies.copy(store.find("x"), str(tmp_path), Silent())
+    assert caught.value.filename == str(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])

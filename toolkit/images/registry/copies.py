@@ -72,7 +72,11 @@ def _copy_here(path: Path, directory: Path, progress: Progress, mode: int) -> No
     with workspace(directory) as place, open_regular(path) as stream:
         source = _opened(stream)
         progress.begin("copy", f"{path.name}, {human_size(source.stat().st_size)}")
-        shutil.copyfile(source, place.sif)
+        try:
+            shutil.copyfile(source, place.sif)
+        except OSError as error:
+            error.filename = str(directory)  # where room is needed, not what is read
+            raise
         if hash_file(place.sif) != hash_file(source):
             raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
         progress.end()
