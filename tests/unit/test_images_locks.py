@@ -18,7 +18,7 @@ from tests.faults.steps import kill_at_each
 from tests.progress import Silent
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest, put
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError
-from toolkit.images.host import workspace
+from toolkit.images.host import mutex, workspace
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.registry import copies
 from toolkit.images.store import prune, store, usage
@@ -153,6 +153,20 @@ def test_a_copy_names_the_disk_that_is_full(images, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space") as caught:
         copies.copy(store.find("x"), str(tmp_path), Silent())
     assert caught.value.filename == str(tmp_path)
+
+
+def test_a_directory_that_is_not_writable_is_named(images, monkeypatch):
+    def closed(path: Path, flags: int, _mode: int = 0) -> int:
+        refused = PermissionError(errno.EACCES, "Permission denied")
+        raise refused if flags & os.O_CREAT else FileNotFoundError(errno.ENOENT, "No such file")
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said = f"{images} cannot be used: Permission denied"
+    with pytest.raises(ForbiddenError, match=said):
+        prune.prune(images, older_than=None, unused_for=None, holds=bool)
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(ForbiddenError, match=said):
+        mutex.open_lock(images / ".y.lock")
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])

@@ -45,9 +45,12 @@ def open_lock(path: Path) -> int:
     try:
         try:
             handle = _opened(path)
-        except PermissionError:
+        except PermissionError as refused:
             # A handle that only reads can hold a lock on most file systems; NFS refuses it later.
-            handle = os.open(path, _READ)
+            try:
+                handle = os.open(path, _READ)
+            except FileNotFoundError:
+                raise refused from None
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(handle)

@@ -6,6 +6,7 @@ image that a run uses, or that another process works on.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -16,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
-from toolkit.images.host.mutex import hold_image, lock_path
+from toolkit.images.host.mutex import forbidden, hold_image, lock_path
 from toolkit.images.host.workspace import sweep
 from toolkit.images.store import store, usage
 from toolkit.model.base import Model
@@ -85,10 +86,15 @@ def prune(
             given, both must hold.
         holds: returns whether a run that left no outcome still uses its image.
         dry_run: remove nothing.
+
+    Raises:
+        ForbiddenError: this user may not write to the directory.
     """
     if not directory.is_dir():
         return ()
     if not dry_run:
+        if not os.access(directory, os.W_OK):
+            raise forbidden(directory, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
         sweep(directory)
     results: list[Removal] = []
     for image in _list_images(directory):
