@@ -145,7 +145,8 @@ def test_a_copy_is_of_the_image_that_was_there_when_it_began(images, tmp_path):
     assert (there / "x.sif").read_bytes() == before
 
 
-def test_a_copy_names_the_disk_that_is_full(images, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("images")
+def test_a_copy_names_the_disk_that_is_full(tmp_path, monkeypatch):
     def full(source: Path, _: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(source))
 
@@ -156,7 +157,7 @@ def test_a_copy_names_the_disk_that_is_full(images, tmp_path, monkeypatch):
 
 
 def test_a_directory_that_is_not_writable_is_named(images, monkeypatch):
-    def closed(path: Path, flags: int, _mode: int = 0) -> int:
+    def closed(_: Path, flags: int, _mode: int = 0) -> int:
         refused = PermissionError(errno.EACCES, "Permission denied")
         raise refused if flags & os.O_CREAT else FileNotFoundError(errno.ENOENT, "No such file")
 

@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 from typing import IO
 
-
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ImageMissingError, UsageError
 from toolkit.files import hash_file, open_regular
