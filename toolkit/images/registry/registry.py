@@ -225,10 +225,10 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
         # A copied file may name a helper that this machine lacks. skopeo asks no `credsStore`.
         helper = (*named, data.get("credsStore"))[0]
         if helper and shell.which(f"docker-credential-{helper}"):
-            found = {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
+            login = {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
             if entries or named:
-                return found
-            store = store if store[0] else found
+                return login
+            store = store if store[0] else login
     return store
 
 
