@@ -22,8 +22,8 @@ from toolkit.images.recipe.quoting import quote_expanding, quote_for_docker, req
 DOCKERFILE = """\
 # a comment
 ARG TAG=22.03-py3
-FROM nvcr.io/nvidia/pytorch:$TAG
-ARG VERSION=1 EMPTY
+FROM --platform=$BUILDPLATFORM nvcr.io/nvidia/pytorch:$TAG
+ARG VERSION=1 TARGETOS EMPTY
 ENV A=1 B="two words"
 ENV PATH=$A/bin:$PATH A=$VERSION C=$A
 COPY --chown=a:b x /y
@@ -40,6 +40,7 @@ ADD x $A/z.tar
 STEPS = [
     {"block": "workdir", "path": "/workspace"},
     {"block": "env", "variables": {"VERSION": "1"}, "build": True},
+    {"block": "env", "variables": {"TARGETOS": "linux"}, "build": True},
     {"block": "env", "variables": {"A": "1", "B": "two words"}},
     {
         "block": "env",
@@ -87,7 +88,7 @@ def recipe(text: str, directory: Path) -> dict[str, Any]:
 def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path):
     made = recipe(DOCKERFILE, tmp_path)
     assert made["base"] == {"kind": "ngc", "framework": "pytorch", "release": "22.03"}
-    assert list(made["steps"][8].pop("checks")) == ["dpkg"], "NVIDIA's images fail pip check"
+    assert list(made["steps"][9].pop("checks")) == ["dpkg"], "NVIDIA's images fail pip check"
     assert made["steps"] == STEPS
     assert (tmp_path / "mine.files/line-7/x").read_text() == "text\n"
 
@@ -96,6 +97,7 @@ def test_what_is_not_carried_is_named_and_nothing_else(tmp_path):
     done = taken(DOCKERFILE, tmp_path)
     lines = [line for line in done.output.splitlines() if line.startswith("left out")]
     assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [
+        ["3:", "FROM"],
         ["4:", "ARG"],
         ["12:", "USER"],
         ["13:", "CMD"],
@@ -139,6 +141,7 @@ def test_a_definition_becomes_a_base(tmp_path):
         ("FROM a AS b\nRUN x\nFROM c\n", ConfigError),
         ("hello\n", ConfigError),
         ("FROM scratch\nRUN x\n", ConfigError),
+        ("FROM --platform=linux/riscv64 a\n", ConfigError),
         ("FROM $NAME\n", ConfigError),
         ("RUN x\nFROM a\n", ConfigError),
         ("FROM a\nFORM b\n", ConfigError),

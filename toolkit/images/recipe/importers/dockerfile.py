@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import posixpath
 import re
 from pathlib import Path
@@ -33,6 +34,7 @@ ALTERNATIVES = {
     "VOLUME": "bind a directory when the job runs: --bind",
 }
 _HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Docker calls them
 # Images that begin in / as root, by repository.
 _PLAIN_BASES = re.compile(
     r"(docker\.io/)?(library/)?(debian|ubuntu|alpine|python|fedora|centos|rockylinux|almalinux"
@@ -50,6 +52,13 @@ _PIP_CHECK = {"pip": "if command -v pip >/dev/null; then pip check; fi"}
 _CHECKS = {
     "dpkg": "if command -v dpkg >/dev/null; then dpkg --audit | { ! grep .; }; fi",
 }
+
+
+def _platform_variables() -> dict[str, str]:
+    """Return the variables that BuildKit sets for each ARG that names them."""
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    kinds = {"ARCH": machine, "OS": "linux", "PLATFORM": f"linux/{machine}", "VARIANT": ""}
+    return {f"{side}{kind}": kinds[kind] for side in ("TARGET", "BUILD") for kind in kinds}
 
 
 class UnsupportedLine(Model, frozen=True, kw_only=True):
@@ -75,7 +84,7 @@ class DockerfileImport:
         self.base: dict[str, Any] = {}
         self.steps: list[dict[str, Any]] = []
         self.unsupported: list[UnsupportedLine] = []
-        self._globals: dict[str, str] = {}  # of ARG before FROM
+        self._globals = _platform_variables()  # and of ARG before FROM
         self._known: dict[str, str] = {}  # values that do not depend on the base
         self._set = set[str]()  # by ENV
         self._as_user = ""
@@ -159,6 +168,9 @@ class DockerfileImport:
         reference = to_literal(to_expanding(words[0]), self._globals)
         if reference in ("", "scratch"):
             raise ValueError("a recipe begins with an image that has a shell")
+        named, machine = instruction.flags.get("platform", "$"), self._globals["TARGETARCH"]
+        if "$" not in named and not {machine, platform.machine()} & {*named.split("/")}:
+            raise ValueError(f"images are built for this machine, {machine}")
         if "platform" in instruction.flags:
             self._report(instruction, "nothing: images are built for the machine that builds them")
         release = catalogue.find_by_name(reference)
