@@ -151,6 +151,7 @@ def test_a_definition_becomes_a_base(tmp_path):
         ("FROM a\nCOPY pipe /\n", ConfigError),
         ("FROM a\nCOPY leads-out /x\n", ConfigError),
         ("FROM a\nCOPY leads-nowhere /x\n", ConfigError),
+        ("FROM a\nCOPY leads-to-itself /x\n", ConfigError),
         ("FROM a\nCOPY --from=b /x /y\n", ConfigError),
         ("FROM a\nADD https://example.org/x /\n", ConfigError),
         ("FROM a\nADD x.tar.gz /\n", ConfigError),
@@ -168,6 +169,7 @@ def test_what_is_no_recipe_is_refused_and_leaves_nothing(text, error, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "leads-out").symlink_to("/etc/passwd")
     (tmp_path / "leads-nowhere").symlink_to("nowhere")
+    (tmp_path / "leads-to-itself").symlink_to("leads-to-itself")
     before = {path.name for path in tmp_path.iterdir()} | {"Dockerfile", "x"}
     done = taken(text, tmp_path)
     assert isinstance(done.exception, error), done.exception

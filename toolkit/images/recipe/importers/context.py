@@ -52,7 +52,8 @@ class Context:
         target = self.target / name
         try:
             for source in sources:
-                real = source.resolve(strict=True)  # a link that COPY names is followed
+                # A link that COPY names is followed; of a circle, resolve() raises no OSError.
+                real = Path(os.path.realpath(source, strict=True))
                 if not real.is_relative_to(self.directory):
                     raise ValueError(f"{source} leads out of the directory of the Dockerfile")
                 list(list_entries(real))  # refuses what no image holds
