@@ -83,11 +83,7 @@ def test_files_that_are_no_recipes(
         ('extends = "x.toml"', ConfigError, None),
         ('features = ["jupiter"]\nextends = "pytorch_cpu"', UnknownImageError, "jupyter"),
         ("", ConfigError, None),
-        (
-            '[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.33"',
-            UnknownImageError,
-            "pytorch:22.03",
-        ),
+        ('[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.33"', ConfigError, None),
         ('[base]\nkind = "docker"\nimage = "a b"', ConfigError, None),
         ('[base]\nkind = "docker"\nimage = "a/b:c"\nhas = ["pythn"]', ConfigError, None),
         ('[base]\nkind = "docker"\nimage = "a/b:c"\ndigest = "sha256:12"', ConfigError, None),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
     ABSOLUTE,
@@ -215,13 +216,21 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
     framework: str
     release: str
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.find_release()
+
     def find_release(self) -> catalogue.Release:
         """Return the catalogue's entry of the release.
 
         Raises:
-            UnknownImageError: The catalogue has none.
+            ValueError: The catalogue has none; names the nearest.
         """
-        return catalogue.find(self.framework, self.release)
+        try:
+            return catalogue.find(self.framework, self.release)
+        except UnknownImageError as error:
+            close = f"; close: {error.close}" if error.close else ""
+            raise ValueError(f"{error.cause}{close}") from None
 
     def output(self) -> BaseOutput:
         """Return what a definition gets from this base.
