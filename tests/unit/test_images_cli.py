@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.unit.test_images_store import fake_sif, manifest, put
 from toolkit.cli.groups import image as command
 from toolkit.errors import (
+    ForbiddenError,
     ImageMissingError,
     ToolkitError,
     UnknownImageError,
@@ -75,6 +76,17 @@ def test_a_recipe_beside_is_named(tmp_path, monkeypatch):
     (tmp_path / "tv.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
     for verb in ("build", "lock", "render"):
         assert "./tv.toml" in str(refused(verb, "tv").next_step)
+
+
+@pytest.mark.parametrize("output", ["file/x", "/proc/x", "."])
+def test_a_lock_that_cannot_be_written_names_the_option(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr("toolkit.images.lockfile.make.make", lambda *_: None)
+    monkeypatch.setattr("toolkit.images.recipe.lock.format_lock", lambda _: "")
+    done = image("lock", "pytorch_cpu", "--output", output)
+    assert output == "." or isinstance(done.exception, ForbiddenError)
+    assert output != "." or done.exit_code == 2
 
 
 @pytest.mark.parametrize("directory", [".", "other"])

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import UsageError
+from toolkit.errors import EXHAUSTED, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import library
 from toolkit.images.recipe.library import FORMATS
 from toolkit.images.recipe.names import list_recipes, require_image_name
+from toolkit.quoting import shell as quoted
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _show_built(built: BuildResult) -> None:
     "--output",
     "-o",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False),
     help="File to write (default: beside the recipe).",
 )
 def lock(name: str, output: Path | None) -> None:
@@ -149,7 +150,16 @@ def lock(name: str, output: Path | None) -> None:
     path = output or lock_path(name)
     console.say("locking", name)
     lock = make(name, int(time.time()))
-    write_atomically(path, format_lock(lock))
+    try:
+        write_atomically(path, format_lock(lock))
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
+        raise ForbiddenError(
+            f"the lock cannot be written: {error.strerror}",
+            place=str(path),
+            next_step=f"toolkit image lock {quoted(name)} --output FILE",
+        ) from None
     debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
     console.say("locked", f"{debian}, {len(lock.pip) + len(lock.pip_build)} of Python")
     console.document(str(path))
