@@ -93,6 +93,14 @@ def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path):
     assert (tmp_path / "mine.files/line-7/x").read_text() == "text\n"
 
 
+@pytest.mark.parametrize(("file", "name"), [("my file.def", "my-file"), ("한글.def", "imported")])
+def test_a_recipe_gets_a_name_that_it_can_have(file, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text("FROM debian:12\n")
+    assert CliRunner().invoke(command, ["import", file]).exit_code == 0
+    assert Path(f"{name}.toml").exists()
+
+
 def test_what_is_not_carried_is_named_and_nothing_else(tmp_path):
     done = taken(DOCKERFILE, tmp_path)
     lines = [line for line in done.output.splitlines() if line.startswith("left out")]

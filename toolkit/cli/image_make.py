@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -241,7 +242,7 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
 
     from toolkit.images.recipe.importers import import_file
 
-    chosen = name or file.stem
+    chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = _new_file(directory, chosen, place="--name")
     files = path.with_name(f"{chosen}.files")
     _require_new(files, "--name")
