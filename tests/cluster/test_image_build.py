@@ -10,7 +10,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -376,16 +375,3 @@ def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(
     ] == [(0, "")] * 2
     assert [store.inside("/bin/cat", "/greeting") for store in stores] == ["a\n", "b\n"]
     assert list((tiny.place / "scratch").iterdir()) == []
-
-
-def test_a_file_system_in_memory_is_known_also_below_a_name_in_korean(tmp_path):
-    place = tmp_path / "데이터 x"
-    place.mkdir()
-    program = (
-        "import sys, pathlib; from toolkit.images.host.workspace import file_system;"
-        " print(file_system(pathlib.Path(sys.argv[1])))"
-    )
-    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
-    words += ['mount -t ramfs none "$1"; exec "$2" -c "$3" "$1"', "sh", place]
-    done = subprocess.run([*words, sys.executable, program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("ramfs\n", "")

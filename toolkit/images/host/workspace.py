@@ -127,15 +127,6 @@ def require_space(images: Path, space: Space) -> None:
             )
 
 
-def file_system(directory: Path) -> str:
-    """Return the type of the file system that a directory is on; empty if it is not known."""
-    if shell.which("findmnt") is None:
-        return ""
-    words = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", directory)
-    listed = shell.run(words, check=False).stdout.split()
-    return listed[-1] if listed else ""  # the last one is mounted over the others
-
-
 def sweep(images: Path) -> None:
     """Remove the directories of dead builds of this store."""
     for parent in dict.fromkeys((images, scratch_parent(images))):
