@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.progress import Silent
 from toolkit import shell
+from toolkit.hostsetup import apt, parts
 from toolkit.hostsetup.decide import Facts, adjustments, is_able, missing, needs
 from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.install import prevented_from_starting
+from toolkit.hostsetup.install import install, prevented_from_starting
 
 READY = Facts(
     installs=True,
@@ -103,6 +105,20 @@ def test_an_apptainer_that_is_there_is_installed_anew_if_that_is_asked():
 def test_adjustments(change, last):
     (lines,) = adjustments(machine(**change)).values()
     assert lines[-1] == last
+
+
+def test_no_dpkg_is_healed_where_there_is_none(tmp_path, monkeypatch):
+    left = tmp_path / "left"
+    left.mkdir()
+    healed = list[str]()
+    monkeypatch.setattr(parts, "WORKPLACE", left)
+    monkeypatch.setattr(apt, "heal", healed.append)
+    for name, value in (("_LOCK", tmp_path / "lock"), ("read_facts", lambda *_, **__: READY)):
+        monkeypatch.setattr(f"toolkit.hostsetup.install.{name}", value)
+    monkeypatch.setattr("toolkit.hostsetup.install.prevented_from_starting", nullcontext)
+    monkeypatch.setattr(shell, "which", lambda _: None)
+    assert install((), Silent()) == READY
+    assert (healed, left.exists()) == ([], False)
 
 
 def test_daemons_are_kept_from_starting_for_as_long_as_it_takes(tmp_path):
