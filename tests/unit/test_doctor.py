@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import struct
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
 from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.items import ITEMS, diagnose
@@ -85,6 +90,23 @@ def test_what_nodes_tell_is_judged(name, reports, more, outcome, says):
     answer = ITEM[name].only(case(*reports, **more))
     assert (answer.outcome, answer.name) == (outcome, name)
     assert says in answer.message
+
+
+def test_clocks_are_compared_without_the_time_that_a_connection_takes(monkeypatch):
+    program = (package_directory("doctor/scripts") / "probe.py").read_text()
+    monkeypatch.setattr(sys, "argv", ["probe.py", "61000", "65535"])
+    probe: dict[str, Any] = {}
+    exec(program.removesuffix("main()\n"), probe)
+    near, far = socket.socketpair()
+
+    def connect(*_: object) -> socket.socket:
+        time.sleep(0.5)
+        far.send(struct.pack("!d", time.time()))
+        return near
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with far:
+        assert abs(probe["measure_link"]("n1", 1)["clock"]) < 0.1
 
 
 USABLE = ("idle", "mixed", "allocated", "unknown", "reserved")
