@@ -214,6 +214,7 @@ def test_a_run_is_found_by_name_path_job_or_as_the_newest(home):
         with pytest.raises(UnknownRunError, match="no run") as caught:
             run_directories.find(name, runs)
         assert (caught.value.close, step in (caught.value.next_step or "")) == (close, True)
+    assert "or in another directory of your runs, has job 9" in caught.value.cause
 
 
 def test_a_run_is_repeated_by_name_or_job_id(home):

@@ -57,6 +57,8 @@ def test_who_holds_the_nodes_is_named_and_until_when():
         ],
         "expected": ["Slurm expects it to start at 2026-11-22T10:40:00"],
     }
+    endless = said("Resources", running="6|ann|nid001|N/A\n")
+    assert endless["held by"] == ["job 6 of ann on nid001"]
     lines = said("Priority", nodes="1-1", running=RUNNING * 150)
     assert lines[""][-1] == "and 294 more jobs"
 
