@@ -168,8 +168,8 @@ class DockerfileImport:
         reference = to_literal(to_expanding(words[0]), self._globals)
         if reference in ("", "scratch"):
             raise ValueError("a recipe begins with an image that has a shell")
-        named, machine = instruction.flags.get("platform", "$"), self._globals["TARGETARCH"]
-        if "$" not in named and not {machine, platform.machine()} & {*named.split("/")}:
+        named, machine = instruction.flags.get("platform", "$"), platform.machine()
+        if "$" not in named and not {machine, _MACHINES.get(machine)} & {*named.split("/")}:
             raise ValueError(f"images are built for this machine, {machine}")
         if "platform" in instruction.flags:
             self._report(instruction, "nothing: images are built for the machine that builds them")
