@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(image, target, monkeypatch):
 
     def full(path: Path, to: Path) -> None:
         real(path, to)
-        if path.suffix == ".sif":
+        if to.suffix == ".sif":
             os.truncate(to, 100)
             raise OSError(28, "No space left on device")
 
