@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from toolkit.errors import UnknownImageError
-from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
     ABSOLUTE,
     DOCKER_VARIABLES,
@@ -15,6 +14,9 @@ from toolkit.images.recipe.block import (
     require_all,
 )
 from toolkit.model.base import Model
+
+if TYPE_CHECKING:
+    from toolkit.images.recipe.catalogue import Release
 
 # What a base may hold, by the names of blocks and of what blocks need.
 Holdable = Literal[
@@ -220,12 +222,14 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
         super().__post_init__()
         self.find_release()
 
-    def find_release(self) -> catalogue.Release:
+    def find_release(self) -> Release:
         """Return the catalogue's entry of the release.
 
         Raises:
             ValueError: The catalogue has none; names the nearest.
         """
+        from toolkit.images.recipe import catalogue  # few bases are NVIDIA's
+
         try:
             return catalogue.find(self.framework, self.release)
         except UnknownImageError as error:

@@ -16,7 +16,7 @@ from toolkit import __version__
 from toolkit.config import package_directory, shipped
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
-from toolkit.images.recipe import apptainer_def, dockerfile
+from toolkit.images.recipe import apptainer_def
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan, make_plan
@@ -25,11 +25,8 @@ from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.images.recipe.sources import read_source
 from toolkit.model.base import BadDataError
 
-# Format -> what renders it, and the suffix of the files in ``containers``.
-FORMATS = {
-    "apptainer": (apptainer_def.render, ".def"),
-    "docker": (dockerfile.render, ".Dockerfile"),
-}
+# Format -> the suffix of the files in ``containers``.
+FORMATS = {"apptainer": ".def", "docker": ".Dockerfile"}
 
 
 def recipe_path(recipe: str) -> Path:
@@ -185,7 +182,12 @@ def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str
         form: one of ``FORMATS``.
         base: the exact base to take in place of the recipe's.
     """
-    return FORMATS[form][0](replace(plan, base=base) if base else plan, labels(plan))
+    exact = replace(plan, base=base) if base else plan
+    if form == "docker":
+        from toolkit.images.recipe import dockerfile  # most definitions are Apptainer's
+
+        return dockerfile.render(exact, labels(plan))
+    return apptainer_def.render(exact, labels(plan))
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:
@@ -193,7 +195,7 @@ def definition_path(recipe: str, form: str = "apptainer") -> Path:
 
     A shipped recipe's is in ``containers``, another's is beside it.
     """
-    suffix = FORMATS[form][1]
+    suffix = FORMATS[form]
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser().with_suffix(suffix)
     return shipped("containers") / f"{recipe}{suffix}"
