@@ -172,15 +172,19 @@ def test_where_logins_are_looked_for(home, monkeypatch):
         # Not on this machine, no name of a program, of one namespace, and broken.
         ({"credHelpers": {"a.site": "missing"}, "credsStore": "missing"}, None),
         ({"credsStore": "../bin/all"}, None),
+        ({"credsStore": "a/all"}, None),
         ({"auths": {"a.site/team": auth("me"), "a.site": {"auth": ""}}}, None),
         ([], None),
         ({"auths": [], "credHelpers": 1, "credsStore": 1}, None),
         ({"auths": {"a.site": []}}, None),
     ],
 )
-def test_what_is_a_login(home, data, expected):
+def test_what_is_a_login(home, data, expected, monkeypatch):
     """Only what is for this registry reaches the file, and no helper's secret."""
-    program(home / "bin/docker-credential-all", "exit 1")
+    monkeypatch.chdir(home)
+    (home / "docker-credential-a").mkdir()
+    for name in ("bin/docker-credential-all", "docker-credential-a/all"):
+        program(home / name, "exit 1")
     configure(home / ".docker/config.json", data)
     found = login("a.site", home)
     if expected is None:

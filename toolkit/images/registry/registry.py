@@ -224,7 +224,8 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
             return {"auths": {keys[0]: secrets[0]}}, str(path)
         # A copied file may name a helper that this machine lacks. skopeo asks no `credsStore`.
         helper = (*named, data.get("credsStore"))[0]
-        if helper and shell.which(f"docker-credential-{helper}"):
+        is_name = isinstance(helper, str) and "/" not in helper
+        if is_name and shell.which(f"docker-credential-{helper}"):
             login = {"credHelpers": dict.fromkeys(keys, helper)}, str(path)
             if entries or named:
                 return login
