@@ -207,6 +207,16 @@ def test_an_archive_cannot_choose_where_it_is_joined(packed, tmp_path, name):
         archive.read_contents(bad)
 
 
+def test_an_archive_lists_no_more_files_than_a_workshop_has(packed, tmp_path):
+    contents = json.loads(to_json(archive.read_contents(packed)))
+    each = next(iter(contents["files"].values()))
+    contents["files"] = dict.fromkeys(map(str, range(20_001)), each)
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(entry(CONTENTS, json.dumps(contents).encode()) + END)
+    with pytest.raises(MalformedInputError, match="20000"):
+        archive.read_contents(bad)
+
+
 def test_joining_again_keeps_changed_settings_and_the_consent(packed, tmp_path):
     mine = tmp_path / "mine"
     joined(packed, mine)

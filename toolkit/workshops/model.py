@@ -117,7 +117,7 @@ class Contents(Model, frozen=True, kw_only=True):
     format: int = FORMAT
     name: Annotated[str, Meta(pattern=f"^{NAME.pattern}", description="a name of a folder")]
     workshop: Workshop
-    files: dict[PathInside, PackedFile]
+    files: Annotated[dict[PathInside, PackedFile], Meta(max_length=20_000)]
 
 
 class Joined(Model, frozen=True, kw_only=True):
