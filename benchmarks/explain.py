@@ -20,6 +20,7 @@ from toolkit.explain.match import Evidence, Rule
 from toolkit.runs.logs import Line
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
+LATER = Path(__file__).parent / "data" / "explain"
 # Which part of a set must come out right.
 BARS = {"known": 1.0, "later": 0.9, "healthy": 1.0}
 
@@ -91,9 +92,9 @@ def _later() -> Iterator[_Log]:
 
     ``expected.json`` holds the words that the cause of each must have.
     """
-    expected = json.loads((LOGS / "later/expected.json").read_text(encoding="utf-8"))
+    expected = json.loads((LATER / "expected.json").read_text(encoding="utf-8"))
     for name, words in sorted(expected.items()):
-        yield _Log(name, of_file(LOGS / "later" / name), words=words)
+        yield _Log(name, of_file(LATER / name), words=words)
 
 
 def _healthy() -> Iterator[_Log]:

@@ -7,17 +7,12 @@ test's time is over, also on a busy machine.
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from tests.explain_evidence import pasted
 from tests.readers import READERS, check
 from toolkit.explain.explanation import explain
-from toolkit.explain.gather import rules
-from toolkit.explain.match import Evidence
+from toolkit.explain.gather import of_lines, rules
 from toolkit.text import redacted
 
 RULES = rules()
@@ -43,23 +38,23 @@ def test_no_pattern_of_a_rule_reads_on_without_an_end(name):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["redacted", "explain", *sorted(READERS.keys() - {"server"})])
-def test_a_reader_comes_to_an_end(name):
-    for unit in UNITS:
+def test_a_reader_comes_to_an_end(name, tmp_path):
+    for number, unit in enumerate(UNITS):
         text = unit * (LENGTH // len(unit))
         if name == "redacted":
             redacted(text)
         elif name == "explain":
-            explain(Evidence(pasted(text), "FAILED", 1), RULES)
+            explain(of_lines(text.split("\n")), RULES)
         else:
-            directory = Path(tempfile.mkdtemp())
+            directory = tmp_path / str(number)
+            directory.mkdir()
             check(READERS[name], text.encode(), directory)
-            shutil.rmtree(directory)
 
 
-def test_a_cause_at_either_end_of_a_very_long_line_is_found():
+@pytest.mark.parametrize("form", ["{cause} {long}", "{long} {cause}"])
+def test_a_cause_at_either_end_of_a_very_long_line_is_found(form):
     cause = "OSError: [Errno 28] No space left on device: '/scratch/x'"
-    for text in (f"{cause} {'0123456789abcdef' * 4000}", f"{'0123456789abcdef' * 4000} {cause}"):
-        found = explain(Evidence(pasted(text), "FAILED", 1), RULES)
-        assert found.match
-        assert found.match.rule == "disk-full"
-        assert len(found.match.line) < 5000
+    line = form.format(cause=cause, long="0123456789abcdef" * 4000)
+    match = explain(of_lines([line]), RULES).match
+    assert match is not None
+    assert (match.rule, len(match.line) < 5000) == ("disk-full", True)
