@@ -11,20 +11,16 @@ from click.testing import CliRunner, Result
 
 from tests.unit.test_images_store import fake_sif, manifest, put
 from toolkit.cli.groups import image as command
-from toolkit.errors import (
-    ForbiddenError,
-    ImageMissingError,
-    ToolkitError,
-    UnknownImageError,
-    UsageError,
-)
+from toolkit.errors import ForbiddenError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Base, LocalImage
+from toolkit.images.recipe.bases import LocalImage
 
 
 @pytest.fixture(autouse=True)
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "images"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
     return tmp_path / "images"
 
 
@@ -58,29 +54,16 @@ def test_what_does_not_go_together_is_refused(arguments):
     assert isinstance(refused(*arguments), UsageError)
 
 
-@pytest.mark.parametrize("verb", ["build", "render", "path"])
-def test_an_unknown_name_has_a_near_one(verb):
-    error = refused(verb, "pytorch-cpu")
+def test_an_unknown_name_has_a_near_one_and_a_recipe_beside_is_named():
+    error = refused("build", "pytorch-cpu")
     assert isinstance(error, UnknownImageError)
     assert error.close == "pytorch_cpu"
-
-
-def test_an_image_that_is_not_built_names_the_command():
-    error = refused("path", "pytorch_cpu")
-    assert isinstance(error, ImageMissingError)
-    assert error.next_step == "toolkit image build pytorch_cpu"
-
-
-def test_a_recipe_beside_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tv.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
-    for verb in ("build", "lock", "render"):
-        assert "./tv.toml" in str(refused(verb, "tv").next_step)
+    Path("tv.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
+    assert all("./tv.toml" in str(refused(verb, "tv").next_step) for verb in ("build", "lock"))
 
 
 @pytest.mark.parametrize("output", ["file/x", "/proc/x", "."])
-def test_a_lock_that_cannot_be_written_names_the_option(output, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_lock_that_cannot_be_written_names_the_option(output, monkeypatch):
     Path("file").touch()
     monkeypatch.setattr("toolkit.images.lockfile.make.make", lambda *_: None)
     monkeypatch.setattr("toolkit.images.recipe.lock.format_lock", lambda _: "")
@@ -90,26 +73,26 @@ def test_a_lock_that_cannot_be_written_names_the_option(output, tmp_path, monkey
 
 
 @pytest.mark.parametrize("directory", [".", "other"])
-def test_a_new_recipe_is_on_a_recipe_a_stored_image_or_a_file(
-    tmp_path, images, monkeypatch, directory
+@pytest.mark.parametrize(
+    ("origin", "sif"),
+    [
+        ("nuimg", "images/nuimg.sif"),
+        ("mine.sif", "mine.sif"),
+        ("x.toml", ""),
+        ("{}/x.toml", ""),
+    ],
+)
+def test_a_new_recipe_is_on_a_stored_image_a_file_or_a_recipe(
+    tmp_path, images, origin, sif, directory
 ):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / directory).mkdir(exist_ok=True)
-    images.mkdir()
+    Path(directory).mkdir(exist_ok=True)
     put(images, "nuimg")
-    (tmp_path / "x.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
-
-    def base_of(name: str, origin: str) -> Base:
-        done = image("new", name, "--from", origin, "--directory", directory)
-        assert done.exit_code == 0, done.exception
-        return library.load(f"{directory}/{name}.toml").base
-
-    assert base_of("a", "nuimg") == LocalImage(path=str(images / "nuimg.sif"))
-    assert base_of("b", "x.toml") == library.load("pytorch_cpu").base
-    assert base_of("c", str(tmp_path / "x.toml")) == library.load("pytorch_cpu").base
-    assert base_of("d", "mine.sif") == LocalImage(path=str(tmp_path / "mine.sif"))
-    unknown = refused("new", "e", "--from", "nuimgg")
-    assert isinstance(unknown, UnknownImageError)
+    Path("x.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
+    done = image("new", "a", "--from", origin.format(tmp_path), "--directory", directory)
+    assert done.exit_code == 0, done.exception
+    base = LocalImage(path=str(tmp_path / sif)) if sif else library.load("pytorch_cpu").base
+    assert library.load(f"{directory}/a.toml").base == base
+    assert isinstance(refused("new", "b", "--from", "nuimgg"), UnknownImageError)
 
 
 def listed() -> dict[str, str]:
@@ -118,7 +101,6 @@ def listed() -> dict[str, str]:
 
 def test_the_list_tells_states_apart(images):
     assert listed()["pytorch_cpu"] == "not built"
-    images.mkdir()
     fake_sif(images / "pytorch_cpu.sif")
     assert listed()["pytorch_cpu"] == "not whole"
     put(images)
@@ -129,5 +111,27 @@ def test_the_list_tells_states_apart(images):
     fake_sif(images / "theirs.sif")
     assert (listed()["pytorch_cpu"], listed()["theirs"]) == ("built", "no manifest")
     table = image("list").stdout.splitlines()
-    assert table[0].split()[0] == "NAME"
-    assert {"pytorch_cpu", "pytorch_22.03", "theirs"} <= {line.split()[0] for line in table[1:]}
+    assert {"NAME", "pytorch_cpu", "theirs"} <= {line.split()[0] for line in table}
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "not_found"),
+    [
+        ("pytorch_cpu", "pytorch_cpu", "pytorch:22.03"),
+        ("PyTorch ngc", "pytorch:22.03", "pytorch_cpu"),
+        ("nosuchthing", "", "pytorch_cpu"),
+    ],
+)
+def test_every_word_is_in_the_name_or_the_summary(words, found, not_found):
+    told = {one["name"] for one in json.loads(image("search", *words.split(), "--json").stdout)}
+    assert told >= {*found.split()}
+    assert not_found not in told
+
+
+def test_every_fact_of_a_release_is_shown_with_its_source_and_what_is_unknown():
+    text = image("show", "nvcr.io/nvidia/pytorch:22.03-py3").stdout
+    assert "from the MXNet page of the same month" in text
+    assert any(line.split()[:2] == ["openmpi", "unknown"] for line in text.splitlines())
+    shown = json.loads(image("show", "pytorch_cpu", "--json").stdout)
+    assert "horovod-build" in shown["compiled"]
+    assert "not built" in shown["image"]

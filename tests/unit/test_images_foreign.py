@@ -13,17 +13,13 @@ from toolkit.images.registry import foreign
 from toolkit.images.store import store
 
 DIGEST = "sha256:" + "ab" * 32
+LONG = f"docker://ghcr.io/{'very/' * 40}"
 
 
 @pytest.mark.parametrize(
     ("image", "name", "origin"),
     [
         ("docker://python:3.11", "python_3.11", "docker://docker.io/library/python:3.11"),
-        (
-            "docker://nvcr.io/nvidia/pytorch:22.03-py3",
-            "nvcr.io_nvidia_pytorch_22.03-py3",
-            "docker://nvcr.io/nvidia/pytorch:22.03-py3",
-        ),
         ("oras://localhost:5000/a/b:1", "localhost_5000_a_b_1", "oras://localhost:5000/a/b:1"),
         (
             f"docker://busybox@{DIGEST}",
@@ -33,16 +29,13 @@ DIGEST = "sha256:" + "ab" * 32
     ],
 )
 def test_an_image_is_kept_under_the_name_of_its_reference(image, name, origin):
-    assert foreign.is_reference(image)
     assert foreign.locate(image).name == f"{name}.sif"
     assert foreign.complete_reference(image) == origin
     assert is_image_name(name)
 
 
-def test_a_long_reference_gets_a_name_that_a_file_can_have():
-    names = {
-        foreign.locate(f"docker://ghcr.io/{'very/' * 40}{last}:1").stem for last in ("one", "two")
-    }
+def test_a_long_reference_gets_a_name_of_its_own_that_a_file_can_have():
+    names = {foreign.locate(f"{LONG}{last}:1").stem for last in ("one", "two")}
     assert len(names) == 2
     assert all(is_image_name(name) and len(name) <= LONGEST for name in names)
 

@@ -42,14 +42,14 @@ LOCK = Lock(
 )
 
 
-def test_a_lock_is_a_requirements_file_and_read_again() -> None:
+def test_a_lock_is_a_requirements_file_and_read_again():
     text = format_lock(LOCK)
     assert parse_lock(text, Lock) == LOCK
     plain = [line for line in text.splitlines() if not line.startswith("#")]
     assert plain == [f"horovod==0.28.1 --hash=sha256:{'cd' * 32}"]
 
 
-def wheels(directory: Path, **files: bytes) -> Path:
+def wheels(directory, **files: bytes):
     """Make a directory of files of packages: ``a_1`` is the wheel of a 1."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -57,7 +57,7 @@ def wheels(directory: Path, **files: bytes) -> Path:
     return directory
 
 
-def source(path: Path, setup: str) -> Path:
+def source(path, setup):
     """Make the source of a package."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
@@ -67,11 +67,11 @@ def source(path: Path, setup: str) -> Path:
     return path
 
 
-def names(files: tuple[File, ...]) -> list[str]:
+def names(files):
     return sorted(file.name for file in files)
 
 
-def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path: Path) -> None:
+def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path):
     """Of an index, a directory, and one that is missing; uv fails as a whole if one has nothing."""
     ran = tmp_path / "ran"
     sdist = source(tmp_path / "files/some_thing-2.tar.gz", f"open({str(ran)!r}, 'w')")
@@ -96,9 +96,7 @@ def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path: Path) -> Non
     ]
 
 
-def test_the_index_of_a_recipe_matters_only_for_what_the_others_do_not_have(
-    tmp_path: Path,
-) -> None:
+def test_the_index_of_a_recipe_matters_only_for_what_the_others_do_not_have(tmp_path):
     offline = "http://127.0.0.1:1/simple"
     settings = {"index-url": tmp_path.as_uri(), "find-links": str(wheels(tmp_path, a_1=b""))}
     source(tmp_path / "b-1.tar.gz", "")
@@ -112,7 +110,7 @@ def test_the_index_of_a_recipe_matters_only_for_what_the_others_do_not_have(
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code: int) -> None:
+def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code):
     with standing_in() as server:
         server.answers = dict.fromkeys(("/s/a/", "/s/b/"), lambda _: (code, {}, b""))
         index = Index(settings={"index-url": f"http://somebody:hunter22@{server.name}/s"})
@@ -123,7 +121,7 @@ def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code: int)
     assert "hunter22" not in told
 
 
-def test_a_wrong_file_harms_no_other_of_its_name(tmp_path: Path) -> None:
+def test_a_wrong_file_harms_no_other_of_its_name(tmp_path):
     """Who shares a directory of images can put it there."""
     right = hashlib.sha256(b"right").hexdigest()
     target = wheels(tmp_path / "taken")
@@ -135,7 +133,7 @@ def test_a_wrong_file_harms_no_other_of_its_name(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in kept[0].iterdir()] == [b"right"]
 
 
-def test_a_package_has_all_wheels_that_fit_else_its_source() -> None:
+def test_a_package_has_all_wheels_that_fit_else_its_source():
     files = ("n-1.tar.gz", "n-1-cp311-cp311-linux_x86_64.whl", "n-1-py3-none-any.whl", "o-1.zip")
     offered = [File(package=name[0], name=name, url="", sha256=name) for name in files]
     wanted = {"N": "1", "o": "1", "gone": "1"}
@@ -148,7 +146,7 @@ def test_a_package_has_all_wheels_that_fit_else_its_source() -> None:
     assert compiled[0].sha256 == ("n-1.tar.gz",), "a step compiles it again"
 
 
-def debian_package(name: str, version: str) -> DebianPackage:
+def debian_package(name, version):
     return DebianPackage(
         name=name, version=version, architecture="amd64", source=name, source_version=version
     )
@@ -157,9 +155,7 @@ def debian_package(name: str, version: str) -> DebianPackage:
 @pytest.mark.parametrize(
     ("libc", "minor"), [("2.36-9+deb12u1", 36), ("2.99", 40), ("2.27-3ubuntu1", 17), ("", 40)]
 )
-def test_the_platform_of_an_image_is_one_that_uv_knows(
-    monkeypatch: pytest.MonkeyPatch, libc: str, minor: int
-) -> None:
+def test_the_platform_of_an_image_is_one_that_uv_knows(monkeypatch, libc, minor):
     contents = Contents(debian=(debian_package("libc6", libc),) if libc else ())
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert make._platform(contents) == f"x86_64-manylinux_2_{minor}"
@@ -167,11 +163,11 @@ def test_the_platform_of_an_image_is_one_that_uv_knows(
     assert make._platform(contents) == ""
 
 
-def test_what_debian_brought_of_python_is_from_no_index() -> None:
+def test_what_debian_brought_of_python_is_from_no_index():
     assert make._of_debian(LOCK) == {"pip": "23.0.1"}
 
 
-def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
+def test_a_locked_build_is_lent_the_locked_files_and_nothing_else():
     loan = HostConfig(
         files={
             "pip.conf": "[global]\nindex-url = https://user:secret@index.example/simple\n",
@@ -203,9 +199,7 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
         ("", 0, "g++ 12.2 (there is none)"),  # of a part that only a later step asks for
     ],
 )
-def test_an_update_fails_if_a_mirror_has_only_other_versions(
-    tmp_path: Path, offered: str, code: int, says: str
-) -> None:
+def test_an_update_fails_if_a_mirror_has_only_other_versions(tmp_path, offered, code, says):
     lock = msgspec.structs.replace(LOCK, apt={"libc6": "2.36-9"}, apt_build={"g++": "12.2"})
     (tmp_path / "apt-preferences").write_text(locks.format_preferences(lock))
     for name, text in (("dpkg-query", "libc6 2.36-9"), ("apt-cache", offered)):
@@ -217,7 +211,7 @@ def test_an_update_fails_if_a_mirror_has_only_other_versions(
     assert (done.returncode, locks.parse_missing(done.stdout)) == (code, (says,) if says else ())
 
 
-def test_an_image_that_is_not_as_locked_is_told() -> None:
+def test_an_image_that_is_not_as_locked_is_told():
     packages = {**LOCK.apt, "libc6": "2.36-10", "extra": "1"}
     debian = tuple(debian_package(name, version) for name, version in packages.items())
     found = Contents(debian=debian, pip=(PythonPackage(name="Horovod", version="0.28.1"),))
@@ -243,9 +237,7 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
         ("#: format = 3\n#: parts = []\n", "format 3, not 4: make the lock again"),
     ],
 )
-def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(
-    tmp_path: Path, text: str | None, reason: str
-) -> None:
+def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path, text, reason):
     recipe = tmp_path / "small.toml"
     recipe.write_text(RECIPE)
     known = library.load(str(recipe))
@@ -260,9 +252,7 @@ def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(
     assert locking.read(path, known) == right
 
 
-def test_files_of_a_lock_are_brought_by_their_hash_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path, monkeypatch):
     place, name = wheels(tmp_path / "wheels", a_1=b"right"), "a-1-py3-none-any.whl"
     settings = {"no-index": "true", "find-links": str(place)}
     monkeypatch.setattr(host, "read_pip_settings", lambda: settings)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,7 +30,7 @@ PASSED = (Verdict(name="labels", outcome="passed", detail="", when="now"),)
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(tmp_path, monkeypatch):
     directory = tmp_path / "images"
     directory.mkdir()
     monkeypatch.setenv("TOOLKIT_IMAGES", str(directory))
@@ -298,3 +299,20 @@ def test_the_directories_of_another_user_stay(images):
     os.chown(others, 65534, 65534)
     workspace.sweep(images)
     assert (mine.exists(), others.exists()) == (False, True)
+
+
+def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path):
+    before = os.umask(0o077)
+    try:
+        for mode, expected in ((0o2770, 0o660), (0o700, 0o600)):
+            directory = tmp_path / oct(mode)
+            directory.mkdir()
+            directory.chmod(mode)
+            with hold_image(directory / "x.sif", "built"):
+                pass
+            assert stat.S_IMODE((directory / ".x.lock").stat().st_mode) == expected
+            mutex.make_directory(directory / ".cache" / "layers")
+            is_shared = (directory / ".cache" / "layers").stat().st_mode & stat.S_IWGRP
+            assert bool(is_shared) == (expected == 0o660)
+    finally:
+        os.umask(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -28,20 +27,20 @@ PRINTABLE = [text for text in HOSTILE if text.isprintable()]
 BRACES = ("{{ mirror }}", "{{{{", "}}}", "a{{b}}c", "{{{x}}}", "'{{'")
 
 
-def planned(path: Path, text: str, *features: str) -> Plan:
+def planned(path, text, *features: str):
     path.write_text(text)
     return library.load(str(path), features)
 
 
-def names(plan: Plan) -> tuple[list[str], ...]:
+def names(plan):
     return tuple([step.name for step in steps] for steps in (plan.common, plan.build, plan.final))
 
 
-def lines(plan: Plan) -> str:
+def lines(plan):
     return "\n".join(line for step in plan.steps for line in step.lines)
 
 
-def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None:
+def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path):
     plan = library.load("deepspeed_cuda")
     assert names(plan)[1] == ["compilers", "cuda-build", "horovod-build", "deepspeed-build"]
     built, image = (
@@ -63,7 +62,7 @@ def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "step", ['"horovod"\noperations = ["mpi", "nccl"]', '"nccl-tests"\nversion = "v2.13.6"']
 )
-def test_a_base_that_has_cuda_needs_no_step_for_it(tmp_path: Path, step: str) -> None:
+def test_a_base_that_has_cuda_needs_no_step_for_it(tmp_path, step):
     """NVIDIA's images of CUDA, which bring no compilers of ours and are not in the catalogue."""
     base = '[base]\nkind = "docker"\nimage = "nvcr.io/nvidia/cuda:12.4.1-devel-ubuntu22.04"\n'
     text = f'summary = "x"\n{base}[[steps]]\nblock = {step}\n'
@@ -72,7 +71,7 @@ def test_a_base_that_has_cuda_needs_no_step_for_it(tmp_path: Path, step: str) ->
     assert "CUDA_HOME=/usr/local/cuda" in built
 
 
-def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_path: Path) -> None:
+def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_path):
     """Horovod before it has removed the directory, and there is no stage that installs packages."""
     wheel = '[[steps]]\nblock = "wheel"\nname = "mine"\npackages = ["a==1"]\nbuild_packages = ["libfoo-dev"]\n'
     text = f'summary = "x"\nextends = "pytorch_22.03"\n{wheel}'
@@ -83,13 +82,13 @@ def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_pat
     assert "rm -r /opt/mine-wheels" in step.lines, "the image keeps what it installed"
 
 
-def test_a_step_that_compiles_after_horovod_leaves_horovod_to_be_found(tmp_path: Path) -> None:
+def test_a_step_that_compiles_after_horovod_leaves_horovod_to_be_found(tmp_path):
     wheel = '[[steps]]\nblock = "wheel"\nname = "mine"\npackages = ["a==1"]\n'
     plan = planned(tmp_path / "x.toml", f'summary = "x"\nextends = "pytorch_cpu"\n{wheel}')
     assert library.load("pytorch_cpu").products_key in plan.earlier_products
 
 
-def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
+def test_one_recipe_on_two_bases(tmp_path):
     text = 'summary = "x"\nextends = "pytorch_cpu"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
     plan = planned(tmp_path / "x.toml", text)
     assert names(plan) == (["horovod", "pip"], [], [])
@@ -98,7 +97,7 @@ def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     assert note in library.render(plan)
 
 
-def test_what_extends_comes_after_and_names_its_files_from_where_it_lies(tmp_path: Path) -> None:
+def test_what_extends_comes_after_and_names_its_files_from_where_it_lies(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").write_text("x")
     copy = '[[steps]]\nblock = "copy"\nsource = "file"\npath = "/file"\n'
@@ -109,7 +108,7 @@ def test_what_extends_comes_after_and_names_its_files_from_where_it_lies(tmp_pat
     assert plan.common[2].detail == "other/file to /file"
 
 
-def test_each_step_has_a_name_of_its_own_by_which_its_time_is_kept(tmp_path: Path) -> None:
+def test_each_step_has_a_name_of_its_own_by_which_its_time_is_kept(tmp_path):
     apt = '[[steps]]\nblock = "apt"\npackages = ["{}"]\n'
     text = BASE + '[[steps]]\nblock = "pip"\npackages = ["x"]\n'
     plan = planned(tmp_path / "x.toml", text + apt.format("git") + apt.format("vim"))
@@ -118,9 +117,7 @@ def test_each_step_has_a_name_of_its_own_by_which_its_time_is_kept(tmp_path: Pat
 
 @pytest.mark.parametrize("feature", list_features())
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
-def test_any_feature_goes_with_any_recipe_and_builds_nothing_again(
-    recipe: str, feature: str
-) -> None:
+def test_any_feature_goes_with_any_recipe_and_builds_nothing_again(recipe, feature):
     plain, more = library.load(recipe), library.load(recipe, [feature])
     assert {step.name for step in more.steps} > {step.name for step in plain.steps}
     assert more.steps[: len(plain.steps) - 1] == plain.steps[:-1]
@@ -128,7 +125,7 @@ def test_any_feature_goes_with_any_recipe_and_builds_nothing_again(
     assert library.hash_recipe(more) != library.hash_recipe(plain)
 
 
-def test_the_hash_follows_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_follows_the_contents(monkeypatch):
     first = library.hash_recipe(pip("a"))
     assert library.hash_recipe(pip("a")) == first != library.hash_recipe(pip("b"))
     scripts = library.read_check_scripts()
@@ -148,9 +145,7 @@ def test_the_hash_follows_the_contents(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OF_BASE": "", "TIME": "another", "HOME": None}, []),
     ],
 )
-def test_an_image_lacks_what_its_recipe_or_base_promised(
-    found: dict[str, str | None], lacks: list[str]
-) -> None:
+def test_an_image_lacks_what_its_recipe_or_base_promised(found, lacks):
     """The values matter only of lists of directories: others may differ each time, or the recipe replaces them."""
     plan = Plan(
         name="x",
@@ -175,31 +170,31 @@ def test_an_image_lacks_what_its_recipe_or_base_promised(
 
 @pytest.mark.parametrize("form", library.FORMATS)
 @pytest.mark.parametrize("name", list_recipes())
-def test_the_committed_definitions_are_what_their_recipes_render_to(name: str, form: str) -> None:
+def test_the_committed_definitions_are_what_their_recipes_render_to(name, form):
     committed = library.definition_path(name, form).read_text()
     assert committed == library.render(library.load(name), form)
     hosts = set(re.findall(r"https?://([^\s/:]+)", committed))
     assert hosts <= {"download.pytorch.org", "github.com"}, "it names no machine"
 
 
-def test_no_check_holds_what_a_definition_cannot() -> None:
+def test_no_check_holds_what_a_definition_cannot():
     for name, text in library.read_check_scripts().items():
         assert not re.search(r"\{\{|\}\}|^(%|END-OF-FILE$)", text, re.MULTILINE), name
 
 
-def pip(*packages: str, summary: str = "x") -> Plan:
+def pip(*packages: str, summary="x"):
     steps = ({"block": "python"}, {"block": "pip", "packages": list(packages)})
     base = {"kind": "debootstrap", "release": "bookworm"}
     return library.plan_recipe("x", Recipe(summary=summary, base=base, steps=steps))
 
 
-def substituted(text: str) -> str:
+def substituted(text):
     """What Apptainer does to a definition first, were it told an argument of every name."""
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", "REPLACED", text)
 
 
 @pytest.mark.parametrize("text", [*(t for t in PRINTABLE if not t.startswith("-")), *BRACES])
-def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> None:
+def test_a_value_reaches_the_shell_byte_for_byte(text, tmp_path):
     rendered = substituted(library.render(pip(text)))
     line = next(line for line in rendered.splitlines() if line.startswith("    pip install"))
     script = f'pip() {{ printf "%s\\0" "$@" > {tmp_path}/said; }}\n{line}\n'
@@ -212,13 +207,13 @@ def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text", [*REFUSED, "two\nlines", "\n%post\nreboot", "a\0b", "\u2028", "--option"]
 )
-def test_or_is_refused(text: str) -> None:
+def test_or_is_refused(text):
     with pytest.raises(BadDataError):
         pip(text)
 
 
 @pytest.mark.parametrize("text", [*PRINTABLE, *BRACES])
-def test_a_summary_stays_a_comment(text: str) -> None:
+def test_a_summary_stays_a_comment(text):
     rendered = library.render(pip("a", summary=text))
     assert rendered.startswith("# x: ")
     assert substituted(rendered) == rendered.replace("{{ mirror }}", "REPLACED")
@@ -229,7 +224,7 @@ def test_a_summary_stays_a_comment(text: str) -> None:
 
 @pytest.mark.parametrize("form", library.FORMATS)
 @pytest.mark.parametrize("text", PRINTABLE)
-def test_a_variable_stays_in_its_line(text: str, form: str, tmp_path: Path) -> None:
+def test_a_variable_stays_in_its_line(text, form, tmp_path):
     def rendered(value: str) -> list[str]:
         value = json.dumps(value, ensure_ascii=False)
         step = f'[[steps]]\nblock = "env"\nvariables = {{ A = {value} }}\n'
@@ -251,7 +246,7 @@ def test_a_variable_stays_in_its_line(text: str, form: str, tmp_path: Path) -> N
         "--from docker://ghcr.io/someone/thing:1 --with submitit",
     ],
 )
-def test_a_new_recipe_can_be_rendered(words: str, tmp_path: Path) -> None:
+def test_a_new_recipe_can_be_rendered(words, tmp_path):
     arguments = ("new", "mine", "--directory", str(tmp_path), *words.split())
     assert CliRunner().invoke(command, arguments, catch_exceptions=False).exit_code == 0
     for form in library.FORMATS:

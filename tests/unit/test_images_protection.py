@@ -11,7 +11,6 @@ import pytest
 
 from toolkit.config import package_directory
 from toolkit.images.recipe import library
-from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.model.base import BadDataError
 
@@ -26,11 +25,11 @@ TORCH = {
 CHECKS = package_directory("images") / "checks"
 
 
-def pip(*packages: str, **more: Any) -> dict[str, Any]:
+def pip(*packages: str, **more: Any):
     return {"block": "pip", "name": "extra", "packages": list(packages), **more}
 
 
-def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, Step]:
+def outputs(*steps: dict[str, Any], base=None):
     """Return the steps of a recipe by name."""
     recipe = Recipe(summary="x", base=base or BASE, steps=({"block": "python"}, *steps))
     return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
@@ -67,12 +66,12 @@ def test_the_lines_of_a_step_do_what_they_say(tmp_path):
     assert all(call.startswith(f"{constraints} /base.txt|") for call in calls[1:])
 
 
-def recipe(*steps: dict[str, Any], **overrides: str) -> Recipe:
+def recipe(*steps: dict[str, Any], **overrides: str):
     first = ({"block": "python"}, {"block": "openmpi"}, TORCH, {"block": "horovod"})
     return Recipe(summary="x", base=BASE, steps=(*first, *steps), overrides=overrides)
 
 
-def requirements(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+def requirements(recipe):
     return {step.name: step.requirements for step in library.plan_recipe("x", recipe).outputs}
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from toolkit.errors import ConfigError, ToolkitError, UnknownImageError
+from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.images.recipe import library
 
 HEAD = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
@@ -46,7 +44,7 @@ an unknown operation | steps[0].operations[0] | | B S "horovod"; version = "0.28
 
 
 @pytest.mark.parametrize("case", BROKEN.strip().splitlines(), ids=lambda case: case.split("|")[0])
-def test_broken_recipes_say_where_and_what_would_be_right(tmp_path: Path, case: str) -> None:
+def test_broken_recipes_say_where_and_what_would_be_right(tmp_path, case):
     _, key, close, text = (part.strip() for part in case.split("|", 3))
     lines = text.replace("; reboot", "\0").replace("B ", HEAD, 1) if text[0] == "B" else text
     lines = lines.replace("; reboot", "\0").replace("; ", "\n").replace("\0", "; reboot")
@@ -67,9 +65,7 @@ def test_broken_recipes_say_where_and_what_would_be_right(tmp_path: Path, case: 
         (".toml", None, "cannot be read"),
     ],
 )
-def test_files_that_are_no_recipes(
-    tmp_path: Path, name: str, text: str | None, message: str
-) -> None:
+def test_files_that_are_no_recipes(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -90,9 +86,7 @@ def test_files_that_are_no_recipes(
         ('[base]\nkind = "dokcer"\nimage = "a/b:c"', ConfigError, "docker"),
     ],
 )
-def test_what_is_unknown_is_refused(
-    text: str, error: type[ToolkitError], close: str | None, tmp_path: Path
-) -> None:
+def test_what_is_unknown_is_refused(text, error, close, tmp_path):
     (tmp_path / "x.toml").write_text(f'summary = "x"\n{text}\n')
     with pytest.raises(error) as raised:
         library.load(str(tmp_path / "x.toml"))

@@ -94,7 +94,7 @@ def test_mirrors_of_the_project_and_of_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """A user without a login, whose programs are those in `bin`."""
     named = "REGISTRY_AUTH_FILE DOCKER_CONFIG XDG_RUNTIME_DIR XDG_CONFIG_HOME"
     for name in (*named.split(), "NGC_API_KEY", "TOOLKIT_REGISTRIES"):
@@ -106,21 +106,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def program(path: Path, script: str) -> None:
+def program(path, script):
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-def auth(user: str) -> dict[str, str]:
+def auth(user):
     return {"auth": base64.b64encode(f"{user}:one:two".encode()).decode()}
 
 
-def configure(path: Path, data: object) -> None:
+def configure(path, data):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data))
 
 
-def login(name: str, directory: Path) -> object:
+def login(name, directory):
     path = write_login(name, directory)
     return json.loads(path.read_text()) if path else None
 
@@ -217,7 +217,7 @@ Skopeo = Callable[..., Path]
 
 
 @pytest.fixture
-def skopeo(home: Path) -> Skopeo:
+def skopeo(home):
     """Make a stand-in for skopeo; return the file with its arguments, and with the login."""
 
     def make(output: str = DIGEST, *, error: str = "") -> Path:

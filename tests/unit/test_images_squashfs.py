@@ -66,7 +66,7 @@ class Image:
         return Entry(name, append_inode(self.tables, inode), number, kind)
 
 
-def read(data: bytes) -> Tables:
+def read(data):
     return read_tables(Reader(len(data), lambda at, length: data[at : at + length]))
 
 

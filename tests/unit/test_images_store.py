@@ -20,9 +20,7 @@ from toolkit.model.image import Manifest
 ID, OTHER = "0123456789abcdef" * 2, "f" * 32
 
 
-def fake_sif(
-    path: Path, sif_id: str = ID, *, size: int = 4096, cut: int = 0, inside: Manifest | None = None
-) -> Path:
+def fake_sif(path, sif_id=ID, *, size=4096, cut=0, inside=None):
     """A file with the head of a SIF, and a manifest in it if one is given."""
     text = to_json(replace(inside, sif_id="", size=0)).encode() if inside else b""
     head = bytearray(sif.HEADER_SIZE)
@@ -39,7 +37,7 @@ def fake_sif(
     return path
 
 
-def manifest(name: str, sif_id: str = ID, size: int = 4096) -> Manifest:
+def manifest(name, sif_id=ID, size=4096):
     return Manifest(
         name=name,
         sif_id=sif_id,
@@ -51,7 +49,7 @@ def manifest(name: str, sif_id: str = ID, size: int = 4096) -> Manifest:
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(tmp_path, monkeypatch):
     directory = tmp_path / "images"
     directory.mkdir()
     monkeypatch.setenv("TOOLKIT_IMAGES", str(directory))
@@ -59,7 +57,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID) -> Path:
+def put(images, name="pytorch_cpu", sif_id=ID):
     return fake_sif(images / f"{name}.sif", sif_id, inside=manifest(name))
 
 
@@ -176,7 +174,7 @@ def test_what_is_found_of_another_users_image_is_not_noted(images, tmp_path):
 RUN, LONG = Path("/runs/x-0001"), Path("/" + "a" * 300)
 
 
-def link_directory(directory: Path, own: Path) -> None:
+def link_directory(directory, own):
     directory.rename(directory.with_name("away"))
     (own / "x").mkdir(exist_ok=True)
     directory.symlink_to(own)

@@ -193,7 +193,7 @@ def test_a_fact_without_a_value_is_none():
     assert (results.gpu_code, results.mpi) == ({}, ["pmix"])
 
 
-def contents(modules: str, programs: str = "", **more: Any) -> Contents:
+def contents(modules, programs="", **more: Any):
     python = Python(path="python3", version="3.11", modules=tuple(modules.split()))
     return Contents(python="3.11", pythons=(python,), programs=tuple(programs.split()), **more)
 
@@ -214,7 +214,7 @@ class Case(ImageCase):
         return self.held
 
 
-def case(held: Contents, *printed: str, **more: Any) -> Case:
+def case(held, *printed: str, **more: Any):
     made = Case(image=StoredImage(name="x", path="/x.sif"), **more)
     made.held, made.printed = held, printed
     return made

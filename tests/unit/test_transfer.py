@@ -20,7 +20,6 @@ from toolkit.errors import (
 )
 from toolkit.images.registry import copies
 from toolkit.images.store import store
-from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json
 
 WHOLE = with_manifest(READERS["sif"].seeds[0], to_json(MANIFEST).encode())
@@ -44,7 +43,7 @@ class Quiet:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoredImage:
+def image(tmp_path, monkeypatch):
     """An image with a manifest."""
     place = tmp_path / "images"
     place.mkdir()
@@ -55,14 +54,14 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoredImage:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path):
     found = tmp_path / "it's a site's $images"
     found.mkdir()
     return found
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path, monkeypatch):
     """Make a stand-in for ssh, whose other machine is this one.
 
     What the file that is returned holds makes it fail.
@@ -86,7 +85,7 @@ esac
     return state
 
 
-def listed(directory: Path) -> list[str]:
+def listed(directory):
     """List the files of a directory that are no locks, which stay for ever."""
     return sorted(path.name for path in directory.iterdir() if path.name != ".x.lock")
 

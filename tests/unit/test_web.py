@@ -6,8 +6,6 @@ import base64
 import io
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,22 +23,22 @@ def servers() -> Iterator[tuple[StandIn, StandIn]]:
         yield stack.enter_context(standing_in()), stack.enter_context(standing_in())
 
 
-def fetch(server: StandIn, target: Path, url: str = "") -> None:
+def fetch(server, target, url=""):
     """Fetch a file, by an index at this server that needs a login."""
     place = url or f"http://{server.name}/a-1.tar.gz"
     index = Index(settings={"index-url": f"http://me:hunter22@{server.name}/simple"})
     index.fetch(File(package="a", name="a-1.tar.gz", url=place, sha256="0" * 64), target)
 
 
-def logins(server: StandIn) -> list[str]:
+def logins(server):
     return [authorization for _, authorization, _ in server.asked]
 
 
-def to(url: str, code: int = 302) -> Any:
+def to(url, code=302):
     return lambda _: (code, {"Location": url}, b"moved")
 
 
-def gives(data: bytes, **headers: str) -> Any:
+def gives(data, **headers: str):
     return lambda _: (200, {name.replace("_", "-"): text for name, text in headers.items()}, data)
 
 
