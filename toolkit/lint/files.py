@@ -16,7 +16,6 @@ from toolkit.lint.script import Context
 from toolkit.model.site import Site
 
 _SYNTAX = re.compile(r".*?: line (\d+): (.*)")
-_PATIENCE = 10.0  # seconds for bash
 
 
 def read(file: Path) -> str:
@@ -51,7 +50,7 @@ def _syntax(text: str) -> tuple[tuple[int, str], ...]:
     bash = shell.which("bash")
     if bash is None or (first.startswith("#!") and not re.search(r"\b(?:ba|da|k)?sh\b", first)):
         return ()
-    answer = shell.run([bash, "-n"], input=text.replace("\r", ""), check=False, timeout=_PATIENCE)
+    answer = shell.run([bash, "-n"], input=text.replace("\r", ""), check=False, timeout=10)
     matches = (_SYNTAX.match(line) for line in answer.stderr.splitlines())
     return tuple(
         (int(match[1]), match[2]) for match in matches if match and not match[2].startswith("`")

@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.checks import Edit, Result
 from toolkit.lint.rules import RULES
-from toolkit.lint.script import Context, lines_of, parse
+from toolkit.lint.script import Context, parse
 
 _MOST_FIXES = 1000
 
@@ -14,7 +14,7 @@ _MOST_FIXES = 1000
 def lint(text: str, context: Context | None = None) -> tuple[Result, ...]:
     """Return all faults of a script, in the order of its lines."""
     script = parse(text, context)
-    faults = (result for rule in RULES for result in rule(script)) if script.lines else ()
+    faults = (result for rule in RULES for result in rule(script))
     results = {(result.line, result.name, result.message): result for result in faults}
     return tuple(sorted(results.values(), key=lambda result: result.line))
 
@@ -39,18 +39,16 @@ def fixed(text: str, context: Context | None = None) -> tuple[str, tuple[Result,
 def applied(text: str, edits: tuple[Edit, ...]) -> str:
     """Return ``text`` with these lines replaced."""
     new = {edit.line: edit.text for edit in edits}
-    lines = (new.get(number, line) for number, line in enumerate(lines_of(text), 1))
-    return "\n".join(line for line in lines if line is not None) + (
+    lines = enumerate(text.removesuffix("\n").split("\n"), 1)
+    changed = (new.get(number, line) for number, line in lines)
+    return "\n".join(line for line in changed if line is not None) + (
         "\n" if text.endswith("\n") or not text else ""
     )
 
 
-_SEVERITIES = {"failed": "error", "warning": "warning"}
-
-
 def severity(result: Result) -> str:
     """Return ``error`` or ``warning``."""
-    return _SEVERITIES[result.outcome]
+    return "error" if result.outcome == "failed" else "warning"
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -70,5 +68,11 @@ def to_json(result: Result) -> dict[str, Any]:
 def report(result: Result, file: str) -> list[str]:
     """Return the lines about a fault of a file, as compilers print them."""
     head = f"{file}:{result.line}: {severity(result)}: {result.message} [{result.name}]"
-    details = (("why", result.cause), ("fix", result.fix))
-    return [head, *(f"    {label}   {text}" for label, text in details if text)]
+    return [
+        head,
+        *(
+            f"    {label}   {text}"
+            for label, text in (("why", result.cause), ("fix", result.fix))
+            if text
+        ),
+    ]

@@ -68,50 +68,46 @@ class Directive(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command with all its lines: continued ones, and those of strings.
+    """A command with all its lines, continued ones and those of strings, or a call in it.
 
     Attributes:
         line: number of its first line.
         text: as written, without comments.
         bare: the same with everything within single quotes blanked out, as the shell reads it.
         plain: the same with everything within any quotes blanked out.
+        program: that a call starts; empty for a whole command.
     """
 
     line: int
     text: str
     bare: str
     plain: str
-
-    def line_of(self, offset: int) -> int:
-        """Return the number of the line of a place in ``text``."""
-        return self.line + self.text.count("\n", 0, offset)
-
-
-class Call(NamedTuple):
-    """A program that is started, with everything up to the end of its arguments.
-
-    Attributes:
-        command: that it is part of.
-        program: its name.
-        line: where it begins.
-        text, bare, plain: of the call, as ``Command`` has them; from the program's name on.
-    """
-
-    command: Command
-    program: str
-    line: int
-    text: str
-    bare: str
-    plain: str
+    program: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
         """Its words, with their quotes."""
         return tuple(self.text.replace("\\\n", " ").split())
 
+    def line_of(self, offset: int) -> int:
+        """Return the number of the line of a place in ``text``."""
+        return self.line + self.text.count("\n", 0, offset)
 
-# Where a pattern matches: the line, the match, and the command.
-Place = tuple[int, re.Match[str], Command]
+    def calls(self, *programs: str) -> Iterator[Command]:
+        """Yield every call of these programs."""
+        names = "|".join(map(re.escape, programs))
+        pattern = rf"{_BEFORE}(?P<program>(?:[\w./~$-]*/)?(?:{names}))(?=[\s;&|)]|$)"
+        for match in re.finditer(pattern, self.plain, re.MULTILINE):
+            yield self.call_at(match)
+
+    def call_at(self, match: re.Match[str]) -> Command:
+        """Return the call whose program has matched as ``program``, with its arguments."""
+        start = match.start("program")
+        end = _END.search(self.plain, start)
+        cut = slice(start, end.start() if end else len(self.plain))
+        program = match["program"].rpartition("/")[2]
+        parts = (self.text[cut], self.bare[cut], self.plain[cut])
+        return Command(self.line_of(start), *parts, program)
 
 
 class Context(NamedTuple):
@@ -130,22 +126,25 @@ class Context(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A whole script, and its context."""
+    """A whole script, and its context; ``first`` is the line of the first command.
+
+    After that sbatch reads no directives.
+    """
 
     lines: tuple[str, ...]
     directives: tuple[Directive, ...]
     commands: tuple[Command, ...]
+    first: int
     context: Context
 
     def options(self, *names: str) -> Iterator[tuple[Directive, Option]]:
-        """Return every effective use of options, by their long names, in the order of these."""
+        """Return every effective use of options, by their long names; without names of all."""
         return (
             (directive, option)
-            for name in names
             for directive in self.directives
             if directive.effective
             for option in directive.options
-            if option.name == name
+            if option.name in names or not names
         )
 
     def value(self, name: str) -> str | None:
@@ -160,8 +159,8 @@ class Script(NamedTuple):
 
     def find(
         self, pattern: re.Pattern[str], part: str = "text", group: str | int = 0
-    ) -> Iterator[Place]:
-        """Yield where a pattern matches in commands.
+    ) -> Iterator[tuple[int, re.Match[str], Command]]:
+        """Yield where a pattern matches in commands: the line, the match, and the command.
 
         Args:
             pattern: is searched for.
@@ -172,23 +171,9 @@ class Script(NamedTuple):
             for match in pattern.finditer(getattr(command, part)):
                 yield command.line_of(match.start(group)), match, command
 
-    def has(self, pattern: re.Pattern[str], part: str = "text") -> bool:
-        """Return whether a pattern matches in a command."""
-        return any(pattern.search(getattr(command, part)) for command in self.commands)
-
-    def calls(self, *programs: str) -> Iterator[Call]:
-        """Yield every call of these programs, in the order of the script."""
-        names = "|".join(map(re.escape, programs))
-        pattern = re.compile(
-            rf"{_BEFORE}(?P<program>(?:[\w./~$-]*/)?(?:{names}))(?=[\s;&|)]|$)", re.MULTILINE
-        )
-        for place in self.find(pattern, "plain", "program"):
-            yield call_at(place)
-
-    @property
-    def first(self) -> int:
-        """The line of the first command, after which sbatch reads no directives."""
-        return self.commands[0].line if self.commands else len(self.lines) + 1
+    def calls(self, *programs: str) -> Iterator[Command]:
+        """Return every call of these programs, in the order of the script."""
+        return (call for command in self.commands for call in command.calls(*programs))
 
     @property
     def is_batch(self) -> bool:
@@ -210,31 +195,10 @@ class Script(NamedTuple):
         nodes = self.number("nodes") if self.value("nodes") else 1
         return each * nodes if each and nodes else None
 
-    @property
-    def least_nodes(self) -> int:
-        """The least nodes of the job; 1 if its directives do not tell."""
-        return self.nodes[0] if self.nodes else 1
-
-
-def call_at(place: Place) -> Call:
-    """Return the call whose program has matched as ``program``."""
-    line, match, command = place
-    start = match.start("program")
-    end = _END.search(command.plain, start)
-    cut = slice(start, end.start() if end else len(command.plain))
-    program = match["program"].rpartition("/")[2]
-    return Call(command, program, line, command.text[cut], command.bare[cut], command.plain[cut])
-
-
-def lines_of(text: str) -> tuple[str, ...]:
-    """Return lines without their ends; a carriage return stays, since it is a fault."""
-    lines = text.split("\n")
-    return tuple(lines[:-1] if lines[-1] == "" else lines)
-
 
 def parse(text: str, context: Context | None = None) -> Script:
     """Parse a script."""
-    lines = lines_of(text)
+    lines = text.removesuffix("\n").split("\n")  # a carriage return stays, since it is a fault
     commands: list[Command] = []
     written: set[int] = set()  # lines of strings and here-documents: a script may write another
     number = 1
@@ -255,7 +219,7 @@ def parse(text: str, context: Context | None = None) -> Script:
         for number, line in enumerate(lines, 1)
         if line.startswith(_MARK) and number not in written
     )
-    return Script(lines, directives, tuple(commands), context or Context())
+    return Script(tuple(lines), directives, tuple(commands), first, context or Context())
 
 
 def _command(lines: Sequence[str], first: int) -> Command:

@@ -1,12 +1,5 @@
 """The rules of lint, in the order in which they are listed."""
 
-from toolkit.lint.rules import characters, commands, directives, environments, ranks, site
+from toolkit.lint.rules import commands, directives, ranks, site
 
-RULES = (
-    *characters.RULES,
-    *commands.RULES,
-    *directives.RULES,
-    *environments.RULES,
-    *ranks.RULES,
-    *site.RULES,
-)
+RULES = (*directives.RULES, *commands.RULES, *ranks.RULES, *site.RULES)

@@ -1,11 +1,11 @@
-"""Rules about shell commands."""
+"""Rules about shell commands: quoting, processes, secrets, containers and conda environments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from toolkit.checks import Result, at, check
+from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.script import Script
 
 _OPTION_FIRST = re.compile(r"\s*(--?[A-Za-z][\w-]*)(?:[ =]|$)")
@@ -70,19 +70,17 @@ def _early_expansion(script: Script) -> Iterator[Result]:
     for call in script.calls("srun", "mpirun", "mpiexec"):
         match = _OF_TASK.search(call.bare)
         if match:
-            offset = call.text.count("\n", 0, match.start())
             yield at(
-                call.line + offset,
+                call.line_of(match.start()),
                 f"${match[1]} is replaced before {call.program} starts the tasks",
                 fix=f"{call.program} ... bash -c '... ${match[1]} ...'",
             )
     # A script that srun starts on every task may do so, and a function that is exported to tasks.
     if not script.is_batch:
         return
-    has_functions = script.has(_EXPORT_F)
     for command in script.commands:
         exported = _EXPORTED.match(command.bare)
-        if exported and not (has_functions and command.bare[0].isspace()):
+        if exported and not (command.bare[0].isspace() and any(script.find(_EXPORT_F))):
             yield at(
                 command.line,
                 f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
@@ -102,7 +100,7 @@ _BARE = re.compile(r"(?:^|[\n;])[ \t]*(?P<wait>wait)[ \t]*(?:$|[\n;#])")
     fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
 )
 def _background(script: Script) -> Iterator[Result]:
-    if script.is_batch and script.has(_BACKGROUND, "plain"):
+    if script.is_batch and any(script.find(_BACKGROUND, "plain")):
         for line, _, _ in script.find(_BARE, "plain", "wait"):
             yield at(line, "wait without a process id ends with 0 whatever happened")
 
@@ -166,6 +164,92 @@ def _secret(script: Script) -> Iterator[Result]:
             yield at(line, "a token is written in the script")
 
 
+_STARTED = re.compile(
+    r"(?<![\w./-])(?P<program>(?:[\w.~-]{0,64}/){0,16}(?:singularity|apptainer))(?=[ \t])"
+)
+_ACTION = re.compile(r"[ \t](?:exec|run|shell)[ \t]")
+_GIVEN = re.compile(r"--nv\b|--rocm\b|--nvccli\b|(?:APPTAINER|SINGULARITY)_(?:NV|NVCCLI|ROCM)=")
+_IMAGE = re.compile(r"(?<!\S)\S{1,400}\.(?:sif|simg|img)\b|\$\{?(?i:\w*(?:image|sif))\b")
+_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+
+
+@check(
+    "no-nv",
+    "containers get the job's GPUs",
+    severity="warning",
+    cause="the container has no driver of the GPUs: torch.cuda.is_available() is False, and "
+    "training goes on on the CPU",
+    source="Apptainer User Guide, GPU Support",
+    fix="apptainer exec --nv image.sif ... (for AMD: --rocm)",
+)
+def _no_nv(script: Script) -> Iterator[Result]:
+    # It is no fault if the script names the option somewhere.
+    gres, known = script.value("gres") or "", ("0", "none")
+    has_gpus = "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
+    if not (has_gpus or any((script.value(name) or "0") not in known for name in _OPTIONS)):
+        return
+    if any(script.find(_GIVEN)):
+        return
+    for line, match, command in script.find(_STARTED, "plain", "program"):
+        call = command.call_at(match)
+        options = _IMAGE.split(call.text, maxsplit=1)[0]
+        if _ACTION.search(call.plain) and "$" not in options:  # a variable may hold --nv
+            yield at(line, f"the job has GPUs, and {call.program} is started without --nv")
+
+
+_OF_RANKS = re.compile(
+    r"\s*(?P<name>MASTER_ADDR|MASTER_PORT|WORLD_SIZE|(?:NCCL|GLOO|TORCH|HOROVOD)_[A-Z_]{1,64})="
+    r"(?:\$\((?:[^()]|\([^()]*\))*\)|[^\s;&|$]|\$(?!\())*\s*"
+)
+_EXPORTS_ALL = re.compile(r"\bset\s[^\n;]{0,80}?(?:-[a-z]{0,8}a|allexport)\b")
+
+
+@check(
+    "export",
+    "variables of the ranks are exported",
+    cause="it stays in the batch shell: the ranks do not see it",
+    source="bash(1), Environment; sbatch(1), --export",
+)
+def _export(script: Script) -> Iterator[Result]:
+    every = "\n".join(command.text for command in script.commands)
+    if _EXPORTS_ALL.search(every) or _SOURCED.search(every):
+        return
+    for command in script.commands:
+        match = _OF_RANKS.fullmatch(command.plain)
+        if match and len(re.findall(rf"\b{match['name']}\b", every)) == 1:
+            name, line = match["name"], script.lines[command.line - 1]
+            new = line.replace(name, f"export {name}", 1)
+            edits = [Edit(line=command.line, text=new)]
+            yield at(command.line, f"{name} is set and not exported", edits=edits, fix=new.strip())
+
+
+# What another file or a module does is not known.
+_SOURCED = re.compile(r"(?:^|[\n;&|(])\s{0,80}(?:source|\.)\s{1,80}[^\s;&|)]")
+_DEFINES = re.compile(
+    rf"{_SOURCED.pattern}|\bmodule\s{{1,8}}(?:load|add)\b|\bml\s|"
+    r"\b(?:conda|mamba|micromamba)\s{1,8}shell\b|\bshell\.bash\s{1,8}hook|\b__conda_setup\b"
+)
+_LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
+
+
+@check(
+    "conda-activate",
+    "conda activate is defined",
+    cause="a batch script is no login shell and does not read ~/.bashrc: the environment is not "
+    "activated, and the system's Python runs",
+    source="conda: Your shell has not been properly configured to use 'conda activate'",
+    fix='before it: source "$(conda info --base)/etc/profile.d/conda.sh"',
+)
+def _conda_activate(script: Script) -> Iterator[Result]:
+    if not script.is_batch or _LOGIN.match(script.lines[0]):
+        return
+    first = next((command.line for _, _, command in script.find(_DEFINES)), len(script.lines) + 1)
+    for call in script.calls("conda", "mamba", "micromamba"):
+        if call.words[1:2] == ("activate",) and call.line < first:
+            yield at(call.line, f"the shell of a batch job does not know {call.program} activate")
+            return  # the others fail for the same reason
+
+
 RULES = (
     _continuation,
     _assignment,
@@ -174,4 +258,7 @@ RULES = (
     _ssh,
     _kill_by_name,
     _secret,
+    _no_nv,
+    _export,
+    _conda_activate,
 )

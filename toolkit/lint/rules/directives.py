@@ -1,4 +1,4 @@
-"""Rules about directives that sbatch does not read as they are meant."""
+"""Rules about the characters of a script, its syntax, and its directives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,92 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
-from toolkit.lint.script import LONG, Directive, Script, directive
+from toolkit.lint.script import LONG, Script, directive
+
+
+@check(
+    "line-ending",
+    "lines end as on Unix",
+    cause="sbatch refuses it (batch script contains DOS line breaks), and bash takes the \\r for "
+    "part of a word",
+    source="sbatch of Slurm 22.05",
+)
+def _line_endings(script: Script) -> Iterator[Result]:
+    # Reported once, at the first such line; fixed in all.
+    bad = [number for number, line in enumerate(script.lines, 1) if line.endswith("\r")]
+    if bad:
+        edits = [Edit(line=number, text=script.lines[number - 1].rstrip("\r")) for number in bad]
+        lines = f"{len(bad)} lines end" if len(bad) > 1 else "1 line ends"
+        yield at(bad[0], f"{lines} as on Windows", edits=edits)
+
+
+@check(
+    "shebang",
+    "the first line names the interpreter",
+    cause="sbatch refuses a script whose first line does not name its interpreter",
+    source="sbatch: This does not look like a batch script",
+)
+def _shebang(script: Script) -> Iterator[Result]:
+    if script.is_batch and not script.lines[0].startswith("#!"):
+        yield at(
+            1,
+            "the first line is not #!/bin/bash",
+            edits=[Edit(line=1, text=f"#!/bin/bash\n{script.lines[0]}")],
+        )
+
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+_OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+# What may begin a text: a comment, a quote that does not end, straight or bent.
+_TEXT = re.compile(r"(?<=.)[#\"'\\\u2018\u2019\u201c-\u201e]")
+_SHORT = ("np", "al", "la", "mca")  # that mpirun and its like know with one hyphen
+_NAMES = {
+    "–": "an en dash",
+    "—": "an em dash",
+    "−": "a minus sign",
+    "‐": "a typographic hyphen",
+    "‑": "a no-break hyphen",
+}
+
+
+@check(
+    "dash",
+    "options begin with a hyphen",
+    cause="sbatch and srun take such a word for something else than an option: they refuse it, or "
+    "leave it out without a word",
+    source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive "
+    "found in batch script",
+)
+def _dashes(script: Script) -> Iterator[Result]:
+    places = [(each.line, each.text) for each in script.directives]
+    for command in script.commands:
+        places += enumerate(command.plain.split("\n"), command.line)
+    for number, text in places:
+        corrected = script.lines[number - 1]
+        masked = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
+        options = list(_OPTION.finditer(_TEXT.split(masked, maxsplit=1)[0]))
+        for match in reversed(options):
+            hyphens = "-" if len(match["name"]) == 1 or match["name"] in _SHORT else "--"
+            corrected = corrected[: match.start()] + hyphens + corrected[match.start("name") :]
+        if options:
+            first = options[0]
+            kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
+            edits = [Edit(line=number, text=corrected)]
+            message = f"{first[0]} begins with {kind}"
+            yield at(number, message, edits=edits, fix=corrected.strip())
+
+
+@check(
+    "syntax",
+    "bash can parse the script",
+    cause="bash stops here, and the job with it",
+    source="bash -n",
+)
+def _syntax(script: Script) -> Iterator[Result]:
+    for line, message in script.context.syntax:
+        yield at(line, message)
+
 
 # Several "#" are how people switch a directive off, and mean it.
 _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?P<rest>-.*)")
@@ -23,15 +108,14 @@ _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?
 )
 def _hidden_directive(script: Script) -> Iterator[Result]:
     for number, line in enumerate(script.lines[: script.first - 1], 1):
-        if (match := _HIDDEN.match(line)) is None:
-            continue
-        corrected = f"#SBATCH {match['rest']}"
-        meant = directive(corrected)
-        # With a blank after # it may be one that was switched off, or a remark.
-        is_clear = not re.match(r"\s*#\s", match["before"]) and not meant.problem
-        is_clear &= not meant.strays and all(option.name in LONG for option in meant.options)
-        edits = [Edit(line=number, text=corrected)] if is_clear else []
-        yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=corrected)
+        if match := _HIDDEN.match(line):
+            corrected = f"#SBATCH {match['rest']}"
+            meant = directive(corrected)
+            # With a blank after # it may be one that was switched off, or a remark.
+            is_clear = not re.match(r"\s*#\s", match["before"]) and not meant.problem
+            is_clear &= not meant.strays and all(option.name in LONG for option in meant.options)
+            edits = [Edit(line=number, text=corrected)] if is_clear else []
+            yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=corrected)
 
 
 @check(
@@ -43,10 +127,7 @@ def _hidden_directive(script: Script) -> Iterator[Result]:
     fix="move it up, before the first command",
 )
 def _late_directive(script: Script) -> Iterator[Result]:
-    first = script.first
-    for late in script.directives:
-        if late.effective:
-            continue
+    for late in (each for each in script.directives if not each.effective):
         # Of two values of one option only the author knows which is meant.
         is_clear = not any(
             other.name == option.name and other.value != option.value
@@ -55,10 +136,13 @@ def _late_directive(script: Script) -> Iterator[Result]:
             if each.line != late.line
             for other in each.options
         )
-        moved = Edit(line=first, text=f"{late.text}\n{script.lines[first - 1]}")
+        moved = Edit(line=script.first, text=f"{late.text}\n{script.lines[script.first - 1]}")
         edits = [moved, Edit(line=late.line, text=None)] if is_clear else []
-        message = f"{late.text.strip()} comes after the first command (line {first})"
-        yield at(late.line, message, edits=edits)
+        yield at(
+            late.line,
+            f"{late.text.strip()} comes after the first command (line {script.first})",
+            edits=edits,
+        )
 
 
 @check(
@@ -71,10 +155,8 @@ def _late_directive(script: Script) -> Iterator[Result]:
 )
 def _stray_word(script: Script) -> Iterator[Result]:
     for written in script.directives:
-        words = list(written.strays)
-        words += [
-            option.value for option in written.options if option.value and option.value[0] == "="
-        ]
+        values = (option.value for option in written.options if option.value)
+        words = [*written.strays, *(value for value in values if value[0] == "=")]
         if written.problem:
             yield at(written.line, written.problem)
         elif words and words[0].isascii():  # `dash` reports the others
@@ -90,20 +172,20 @@ def _stray_word(script: Script) -> Iterator[Result]:
 def _unknown_option(script: Script) -> Iterator[Result]:
     # Unambiguous beginnings of a name are allowed, as they are there.
     for written in script.directives:
-        for option in written.options:
-            name = option.name
-            is_long = option.written.startswith("--") and name.isascii()
+        for name, option, _ in written.options:
             begun = [known for known in LONG if known.startswith(name)]
-            if is_long and name not in LONG and len(begun) != 1:
-                yield _unknown(name, written)
-
-
-def _unknown(name: str, written: Directive) -> Result:
-    close, option, edits = nearest(name, LONG), f"--{name}", []
-    if close == name.replace("_", "-") and written.text.count(option) == 1:
-        edits = [Edit(line=written.line, text=written.text.replace(option, f"--{close}"))]
-    advice = f"close: --{close}" if close else ""
-    return at(written.line, f"sbatch has no option {option}", edits=edits, fix=advice)
+            is_known = name in LONG or len(begun) == 1
+            if is_known or not option.startswith("--") or not option.isascii():
+                continue
+            close, edits = nearest(name, LONG), []
+            if close == name.replace("_", "-") and written.text.count(option) == 1:
+                edits = [Edit(line=written.line, text=written.text.replace(option, f"--{close}"))]
+            yield at(
+                written.line,
+                f"sbatch has no option {option}",
+                edits=edits,
+                fix=f"close: --{close}" if close else "",
+            )
 
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
@@ -125,14 +207,12 @@ _PATHS = ("output", "error", "input")
 )
 def _variable_in_directive(script: Script) -> Iterator[Result]:
     # In names of log files, those that Slurm has a pattern for can be fixed.
-    for written in script.directives:
-        for option in written.options if written.effective else ():
-            match = _VARIABLE.search(option.value or "")
-            if not match:
-                continue
+    for written, option in script.options():
+        value = option.value or ""
+        if match := _VARIABLE.search(value):
             name, edits = match[1] or match[2] or "", []
             fix = "write the value, or give the option to sbatch itself"
-            is_only = written.text.count(match[0]) == (option.value or "").count(match[0])
+            is_only = written.text.count(match[0]) == value.count(match[0])
             if is_only and option.name in _PATHS and name in _PATTERNS:
                 fix = f"Slurm's own pattern: {_PATTERNS[name]}"
                 variable = rf"\$(?:\{{{name}\}}|{name}\b)"
@@ -177,6 +257,10 @@ def _log_directory(script: Script) -> Iterator[Result]:
 
 
 RULES = (
+    _line_endings,
+    _shebang,
+    _dashes,
+    _syntax,
     _hidden_directive,
     _late_directive,
     _stray_word,

@@ -1,4 +1,4 @@
-"""Rules about nodes, ranks, and how they meet."""
+"""Rules about nodes, ranks and their GPUs, and how ranks meet."""
 
 from __future__ import annotations
 
@@ -7,6 +7,32 @@ from collections.abc import Iterator
 
 from toolkit.checks import Result, at, check
 from toolkit.lint.script import Script, is_conditional
+
+_ONE_TASK = re.compile(r"\s(?:-n\s?|--ntasks[= ])1(?!\S)")
+_BY_RANK = re.compile(
+    r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"
+)
+
+
+@check(
+    "gpu-binding",
+    "ranks see all GPUs of their node",
+    severity="warning",
+    cause="each rank sees one GPU only, so NCCL cannot reach its peers directly, and a rank that "
+    "picks by its local rank finds no such device",
+    source="torchx; a guide on Slurm and PyTorch: unhandled system error",
+    fix="--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
+)
+def _gpu_binding(script: Script) -> Iterator[Result]:
+    single = script.value("ntasks") == "1" or script.value("ntasks-per-node") == "1"
+    for directive, option in () if single else script.options("gpus-per-task"):
+        yield at(directive.line, f"{option.written} gives every task GPUs of its own")
+    for call in script.calls("srun"):
+        if "--gpus-per-task" in call.plain and not (single or _ONE_TASK.search(call.plain)):
+            yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
+    for line, match, _ in script.find(_BY_RANK):
+        yield at(line, f"CUDA_VISIBLE_DEVICES is set from ${match[1]}")
+
 
 _FORMS = (
     (  # A hostlist of the script's own names is right; of Slurm's list, it is the list again.
@@ -65,8 +91,9 @@ def _rank_count(script: Script) -> Iterator[Result]:
     for call in script.calls("horovodrun", "mpirun", "mpiexec") if tasks else ():
         match = _RANKS_OPTION.search(call.plain)
         if match and int(match[1]) != tasks:
-            message = f"{call.program} starts {match[1]} ranks, the job has {tasks} tasks"
-            yield at(call.line, message)
+            yield at(
+                call.line, f"{call.program} starts {match[1]} ranks, the job has {tasks} tasks"
+            )
 
 
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
@@ -81,20 +108,20 @@ _NODES_OPTION = re.compile(r"--nnodes[= ]\s{0,8}[\"']?(\d{1,6})(?=[\s\"'\\]|$)")
     fix="--nnodes=$SLURM_NNODES",
 )
 def _node_count(script: Script) -> Iterator[Result]:
-    nodes = script.nodes
-    if nodes is None:
-        return
-    for command in script.commands:
-        match = _NODES_OPTION.search(command.text) if _LAUNCHER.search(command.text) else None
-        is_alone = "--standalone" in command.text
-        if match and not is_alone and not nodes[0] <= int(match[1]) <= nodes[1]:
-            job = f"the job has --nodes={script.value('nodes')}"
-            line = command.line_of(match.start())
-            yield at(line, f"torchrun gets --nnodes={match[1]}, and {job}")
+    least, most = script.nodes or (0, 0)
+    for command in script.commands if most else ():
+        is_several = _LAUNCHER.search(command.text) and "--standalone" not in command.text
+        # The first one: what follows the program is its own.
+        match = _NODES_OPTION.search(command.text) if is_several else None
+        if match and not least <= int(match[1]) <= most:
+            yield at(
+                command.line_of(match.start()),
+                f"torchrun gets --nnodes={match[1]}, and the job has --nodes="
+                f"{script.value('nodes')}",
+            )
 
 
-_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_ONE = tuple((module,) for module in _MODULES)
+_AGAIN = re.compile(rf"\$0|\$\{{0\}}|BASH_SOURCE|{_LAUNCHER.pattern}")
 
 
 @check(
@@ -107,18 +134,18 @@ _ONE = tuple((module,) for module in _MODULES)
 )
 def _lone_launcher(script: Script) -> Iterator[Result]:
     # It is no fault if srun starts the script itself.
-    nodes, launchers = script.least_nodes, ("torchrun", *_MODULES)
-    again = ("$0", "${0}", "BASH_SOURCE", *launchers)
-    if nodes < 2 or any(word in call.text for call in script.calls("srun") for word in again):
+    nodes, _ = script.nodes or (1, 1)
+    if nodes < 2 or any(_AGAIN.search(call.text) for call in script.calls("srun")):
         return
-    for call in script.calls("torchrun", "python", "python3"):
-        words, number = call.words, call.line - call.command.line
-        before = call.command.plain.split("\n")[number - 1] if number else ""
-        is_launcher = call.program == "torchrun" or (words[1:2] == ("-m",) and words[2:3] in _ONE)
-        # After a backslash another program starts this one.
-        is_continued = before.rstrip(" \t").endswith("\\")
-        if is_launcher and not is_continued and not is_conditional(call.command):
-            yield at(call.line, f"{call.program} starts on the first of {nodes} nodes only")
+    for command in script.commands:
+        for call in command.calls("torchrun", "python", "python3"):
+            words, number = call.words, call.line - command.line
+            before = command.plain.split("\n")[number - 1] if number else ""
+            is_module = words[1:2] == ("-m",) and _LAUNCHER.fullmatch("".join(words[2:3]))
+            # After a backslash another program starts this one.
+            is_continued = before.rstrip(" \t").endswith("\\") or is_conditional(command)
+            if (is_module or call.program == "torchrun") and not is_continued:
+                yield at(call.line, f"{call.program} starts on the first of {nodes} nodes only")
 
 
 _HERE = r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?|0\.0\.0\.0)(?=[:\s\"'/\\;&|)]|$)"
@@ -138,7 +165,8 @@ _CHOSEN = re.compile(r"\bMASTER_ADDR=[\"']?\$[({]")
 )
 def _local_rendezvous(script: Script) -> Iterator[Result]:
     # It is no fault if it is only for the case of one node.
-    if script.least_nodes < 2 or script.has(_CHOSEN):
+    nodes, _ = script.nodes or (1, 1)
+    if nodes < 2 or any(script.find(_CHOSEN)):
         return
     for line, match, command in script.find(_MEETING, group="place"):
         if "--standalone" not in command.text and not is_conditional(command):
@@ -148,9 +176,7 @@ def _local_rendezvous(script: Script) -> Iterator[Result]:
 _SIZE = re.compile(
     r"(?:\bWORLD_SIZE=|--world[_-]size[= ])[\"']?(?P<size>\d{1,7})(?=[\s\"';&|)\\]|$)"
 )
-_OWN = re.compile(
-    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\bdeepspeed\b|\baccelerate\b"
-)
+_OWN = re.compile(rf"{_LAUNCHER.pattern}|\bdeepspeed\b|\baccelerate\b")
 
 
 @check(
@@ -163,7 +189,7 @@ _OWN = re.compile(
 def _world_size(script: Script) -> Iterator[Result]:
     # With one task on each node, the script may start ranks by itself.
     tasks = script.tasks
-    if tasks is None or script.number("ntasks-per-node") == 1 or script.has(_OWN):
+    if tasks is None or script.number("ntasks-per-node") == 1 or any(script.find(_OWN)):
         return
     for line, match, _ in script.find(_SIZE, group="size"):
         if int(match["size"]) != tasks:
@@ -217,6 +243,7 @@ def _fixed_port(script: Script) -> Iterator[Result]:
 
 
 RULES = (
+    _gpu_binding,
     _slurm_variable,
     _rank_count,
     _node_count,

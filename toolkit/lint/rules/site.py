@@ -42,13 +42,16 @@ def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
     if known and name is not None and name not in known:
         cause = f"{site.name} has no partition {name!r}"
         yield UsageError(cause, place="--partition", choices=known, value=name)
-    rules = (job.partition, job.size, job.gpus, job.anywhere)
-    for rule in (*rules, job.user_gpus, job.time):
-        yield from rule(asked)
-    lines = [directive for directive in script.directives if directive.effective]
-    given = {option.name: True for line in lines for option in line.options}
-    yield from job.options(Case(Job(slurm={**given}), site))
-    yield from job.comment(Case(Job(comment=script.value("comment")), site))
+    given = Job(
+        slurm={option.name: True for _, option in script.options()},
+        comment=script.value("comment"),
+    )
+    for case, rules in (
+        (asked, (job.partition, job.size, job.gpus, job.anywhere, job.user_gpus, job.time)),
+        (Case(given, site), (job.options, job.comment)),
+    ):
+        for rule in rules:
+            yield from rule(case)
 
 
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
@@ -91,8 +94,8 @@ def _site_module(script: Script) -> Iterator[Result]:
         words = call.words[1:]
         is_load = words[:1] in (("load",), ("add",))
         names = words[1:] if is_load else () if call.program == "module" else words
-        plain = [name for name in names if re.fullmatch(r"[\w.+/-]+", name)]
-        loads = Job(modules=() if "{" in call.text else tuple(plain))
+        known = (name for name in names if re.fullmatch(r"[\w.+/-]+", name))
+        loads = Job(modules=() if "{" in call.text else tuple(known))
         for finding in job.modules(Case(loads, script.context.site)):
             fix = f"close: {finding.close}" if finding.close else finding.advice
             yield at(call.line, finding.cause, fix=fix)
