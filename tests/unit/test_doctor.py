@@ -80,7 +80,7 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("interface", (UP, {}), IB0, "failed", "ib0 has no address on n1"),
     ("interface", ({**UP, "over_interface": {"n1": LATE}}, UP), IB0, "failed", "ib0 carries nothing: n0 -> n1: timed out"),
     ("rendezvous", ({}, {}), {}, "passed", "a port of n0 from 61000 to 65535"),
-    ("rendezvous", ({}, {"rendezvous": LATE}), {}, "failed", "n1: timed out"),
+    ("rendezvous", ({}, {"rendezvous": {"n0": LATE}}), {}, "failed", "n1 -> n0: timed out"),
     ("rendezvous", ({},), {}, "unchecked", "it takes 2 nodes"),
 ]  # fmt: skip
 
@@ -144,7 +144,9 @@ def test_what_a_refused_job_lacks_is_told(tmp_path, monkeypatch):
     script = tmp_path / "x.py"
     script.touch()
     asked = case({})
-    asked.probe = node_jobs.run_script(script, {}, (), within=tmp_path)
+    asked.probe = node_jobs.run_script(
+        script, {}, (), Site(name="s", submit_directory=str(tmp_path))
+    )
     refused = ITEM["allocation"].only(asked)
     assert refused.outcome == "failed"
     reasons = "--comment: this site requires a comment; --comment etc; --nodes: main has 2 nodes"

@@ -5,7 +5,7 @@ Directives are written as they are meant and then spoiled, as people and word pr
 
 from __future__ import annotations
 
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toolkit.lint.linter import fixed, lint
@@ -86,7 +86,8 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
     return "\n".join(lines) + "\n", set(meant)
 
 
-@settings(max_examples=300, deadline=None)
+# A busy machine is no fault of the strategy.
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts())
 @example(('#!/bin/bash\n#SBATCH --comment="a –b"\nsrun true\n', {("comment", "a –b")}))
 @example(('#!/bin/bash\n#SBATCH --comment="it’s"\nsrun true\n', {("comment", "it’s")}))

@@ -14,7 +14,7 @@ import msgspec
 from toolkit import shell
 from toolkit.checks import Result, unchecked
 from toolkit.config import package_directory
-from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory
+from toolkit.doctor.node_jobs import rank_runner, run_script
 from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
@@ -46,7 +46,7 @@ class NodeReport(Model, frozen=True, kw_only=True):
         names: of every node its address, and what this address is called.
         links: to every other node by its name: how far its clock is ahead.
         over_interface: the same, from interface to interface.
-        rendezvous: whether the port of the first node at which ranks meet could be reached.
+        rendezvous: the same of the first node's port at which ranks meet; empty on that node.
     """
 
     host: str
@@ -57,7 +57,7 @@ class NodeReport(Model, frozen=True, kw_only=True):
     names: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Any]] = {}
     over_interface: dict[str, dict[str, Any]] = {}
-    rendezvous: dict[str, Any] = {}
+    rendezvous: dict[str, dict[str, Any]] = {}
 
 
 @dataclass
@@ -107,8 +107,7 @@ class DoctorCase:
             **self.settings,
         }
         interface = (self.site.interface,) if self.site and self.site.interface else ()
-        arguments = (*map(str, self.ports), *interface)
-        return run_script(_PROBE, settings, arguments, within=shared_directory(self.site))
+        return run_script(_PROBE, settings, (*map(str, self.ports), *interface), self.site)
 
     @cached_property
     def reports(self) -> tuple[NodeReport, ...]:
@@ -156,8 +155,9 @@ def gather(
     else:
         case.site, case.client = place.site, place.client
         local = access.local_name(place.site)
-        if local is not None:
-            case.has_simulated_gpus = not access.must_run(paths_of(local)).real_gpus
+        case.has_simulated_gpus = (
+            local is not None and not access.must_run(paths_of(local)).real_gpus
+        )
     own = "$SCRATCH" if "SCRATCH" in os.environ else str(Path.home() / ".cache")
     scratch = case.site.scratch if case.site and case.site.scratch else own
     caches = Path(os.path.expandvars(scratch)) / "toolkit"
@@ -165,15 +165,16 @@ def gather(
     if not image:
         return case
     try:
-        shared = case.site.images if case.site else ()
-        case.image = store.find(image, [Path(os.path.expandvars(each)) for each in shared])
+        case.image = store.find(
+            image,
+            [Path(os.path.expandvars(each)) for each in (case.site.images if case.site else ())],
+        )
         shell.require_apptainer()
     except ToolkitError as error:
         case.no_image = ": ".join(filter(None, (error.cause, error.next_step)))
         return case
     of_ranks = {**settings, "env": {"RANKS_SPEED_MB": str(MEGABYTES)}}
-    within = shared_directory(case.site)
-    run_ranks = rank_runner(case.image.path, site, nodes, gpus, of_ranks, within=within)
+    run_ranks = rank_runner(case.image.path, site, nodes, gpus, of_ranks, case.site)
     case.image_case = local_case(
         case.image,
         nodes=nodes,

@@ -29,27 +29,19 @@ _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")
 
 
-def shared_directory(site: Site | None) -> Path:
-    """Return a directory that all nodes see.
-
-    That is the one that the site takes jobs from, if it has one.
-    """
-    if site is not None and site.submit_directory:
-        return Path(os.path.expandvars(site.submit_directory))
-    return Path.home() / ".cache" / "toolkit"
-
-
 def run_script(
-    script: Path, settings: Mapping[str, Any], arguments: Sequence[str], *, within: Path
+    script: Path, settings: Mapping[str, Any], arguments: Sequence[str], site: Site | None = None
 ) -> ScriptRun:
     """Run a script on nodes, and wait until it has ended.
 
     Args:
-        script: is copied into a directory of its own.
+        script: is copied into a directory of its own that all nodes see.
         settings: of the job, as job.toml calls them: image, site, launcher, nodes, ...
         arguments: of the script.
-        within: the directory in which that directory is made.
+        site: the site, from whose directory for jobs it is run, if it has one.
     """
+    given = site.submit_directory if site else None
+    within = Path(os.path.expandvars(given or "~/.cache/toolkit")).expanduser()
     within.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="verify-", dir=within) as name:
         directory = Path(name)
@@ -63,19 +55,14 @@ def run_script(
             ran = complete(case, wait, until=time.monotonic() + _PATIENCE)
         except TimeoutError as error:
             return ScriptRun(refusal=str(error))
-        except ToolkitError as error:
-            return _refused(error)
+        except ToolkitError as error:  # all reasons on one line, and the next step of each
+            findings = error.findings if isinstance(error, PlanError) else ()
+            return ScriptRun(refusal="; ".join(each.summary for each in findings or (error,)))
         files: dict[str, Any] = {}
         for path in sorted(directory.glob("*.json")):
             with suppress(OSError, ValueError):
                 files[path.name] = json.loads(path.read_text(encoding="utf-8"))
         return ScriptRun(ran.outcome, files=files)
-
-
-def _refused(error: ToolkitError) -> ScriptRun:
-    """Return why a job never ran, with all reasons on one line, and the next step of each."""
-    findings = error.findings if isinstance(error, PlanError) else ()
-    return ScriptRun(refusal="; ".join(each.summary for each in findings or (error,)))
 
 
 def rank_runner(
@@ -84,8 +71,7 @@ def rank_runner(
     nodes: int,
     gpus: int,
     settings: Mapping[str, Any],
-    *,
-    within: Path | None = None,
+    known: Site | None = None,
 ) -> RunRanks:
     """Return what starts ranks on nodes: one on each, or one for each GPU.
 
@@ -94,14 +80,11 @@ def rank_runner(
         site: name of the site.
         nodes, gpus: the number of nodes, and of GPUs on each.
         settings: further settings of the jobs, such as a partition.
-        within: the directory that jobs are run in; None for one in the user's cache directory.
+        known: the site, if it is known.
     """
     job = {"image": image, "site": site, "nodes": nodes, **settings}
     job |= {"gpus": gpus} if gpus else {"ntasks_per_node": 1}
     script = package_directory("images/checks") / "ranks.py"
-
-    def run_ranks(launcher: str, arguments: Sequence[str]) -> ScriptRun:
-        directory = within or shared_directory(None)
-        return run_script(script, {**job, "launcher": launcher}, arguments, within=directory)
-
-    return run_ranks
+    return lambda launcher, arguments: run_script(
+        script, {**job, "launcher": launcher}, arguments, known
+    )

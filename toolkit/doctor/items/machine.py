@@ -28,8 +28,10 @@ def _slurm(case: DoctorCase) -> Result:
     detail = f"Slurm {version} answers; partitions: {names}; site {case.site.name}"
     if how := TESTED.get(".".join(version.split(".")[:2])):
         return passed(f"{detail}; {how}")
-    tested = f"not tested; tested are {', '.join(sorted(TESTED))}"
-    return warned(f"{detail}; {tested}", "try it with short jobs: toolkit doctor --nodes 2")
+    return warned(
+        f"{detail}; not tested; tested are {', '.join(sorted(TESTED))}",
+        "try it with short jobs: toolkit doctor --nodes 2",
+    )
 
 
 @check("node-states", "enough nodes take jobs")
@@ -57,12 +59,14 @@ def _container(case: DoctorCase) -> Result:
     names = case.site.containers if case.site else ("apptainer", "singularity")
     program = next((path for path in map(shell.which, names) if path), None)
     if program is None and case.site and case.site.modules:
-        modules = ", ".join(case.site.modules)
-        missing = f"{' and '.join(names)} are not on PATH here"
-        return warned(f"{missing}; in jobs the modules {modules} bring them")
+        return warned(
+            f"{' and '.join(names)} are not on PATH here; in jobs the modules "
+            f"{', '.join(case.site.modules)} bring them"
+        )
     if program is None:
-        step = "toolkit setup, or load its module"
-        return failed(f"neither {' nor '.join(names)} is on PATH", step)
+        return failed(
+            f"neither {' nor '.join(names)} is on PATH", "toolkit setup, or load its module"
+        )
     version = shell.run([program, "--version"], timeout=_PATIENCE).stdout.strip()
     return passed(f"{version} ({program})")
 
@@ -71,27 +75,28 @@ def _container(case: DoctorCase) -> Result:
 def _ssh(_: DoctorCase) -> Result:
     missing = [program for program in ("ssh", "ssh-keygen", "sshd") if shell.which(program) is None]
     if missing:
-        lacks = f"{', '.join(missing)}: no toolkit ssh, forward and notebook"
-        step = "toolkit setup, or ask the administrator for OpenSSH, with its server on the nodes"
-        return warned(f"there is no {lacks}", step)
+        return warned(
+            f"there is no {', '.join(missing)}: no toolkit ssh, forward and notebook",
+            "toolkit setup, or ask the administrator for OpenSSH, with its server on the nodes",
+        )
     return passed("ssh and sshd are here; a session says where a node has no sshd")
 
 
 @check("namespaces", "this machine has what building images takes")
 def _namespaces(_: DoctorCase) -> Result:
     facts = read_facts()
-    no_ids = f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot"
-    no_fuse = "/dev/fuse is missing, or for root only: users cannot mount images"
-    no_root = "root cannot start a container: it lacks capabilities"
-    wrong = (
-        "" if facts.namespaces else "users may not make user namespaces",
-        "" if facts.ids else no_ids,
-        "" if facts.fuse else no_fuse,
-        "" if facts.root_exec else no_root,
+    needed = (
+        (facts.namespaces, "users may not make user namespaces"),
+        (
+            facts.ids,
+            f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot",
+        ),
+        (facts.fuse, "/dev/fuse is missing, or for root only: users cannot mount images"),
+        (facts.root_exec, "root cannot start a container: it lacks capabilities"),
     )
-    if any(wrong):
+    if wrong := [reason for is_there, reason in needed if not is_there]:
         return warned(
-            "; ".join(filter(None, wrong)),
+            "; ".join(wrong),
             "toolkit setup says what an administrator has to do; images can be built elsewhere "
             "and copied",
         )
@@ -125,8 +130,10 @@ def _image(case: DoctorCase) -> Result:
         return (failed if case.nodes else unchecked)(case.no_image)
     result = run_in_image(case.image.path, ["true"], timeout=60)
     if not result.ok:
-        step = f"toolkit image verify {case.image.path}"
-        return failed(f"nothing starts in {case.image.path}: {' '.join(result.tail(1))}", step)
+        return failed(
+            f"nothing starts in {case.image.path}: {' '.join(result.tail(1))}",
+            f"toolkit image verify {case.image.path}",
+        )
     return passed(f"a program starts in {case.image.path}")
 
 

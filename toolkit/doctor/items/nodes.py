@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from toolkit.checks import Check, Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import MEGABYTES, DoctorCase
@@ -29,8 +28,10 @@ def _allocation(case: DoctorCase) -> Result:
     if outcome.kind != "timeout" and not case.reports and not outcome.unhealthy:
         return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")
     states = "".join(f"; {node}: {state}" for node, state in outcome.unhealthy.items())
-    step = "examine the nodes, or --exclude them; or a longer --time"
-    return failed(f"{shape}: {case.probe.complaint}{states}", step)
+    return failed(
+        f"{shape}: {case.probe.complaint}{states}",
+        "examine the nodes, or --exclude them; or a longer --time",
+    )
 
 
 @check("image-on-nodes", "every node can read the image and starts it fast", scope="nodes")
@@ -45,8 +46,10 @@ def _image_on_nodes(case: DoctorCase) -> Result:
         )
     text = ", ".join(f"{report.host} {report.started:.1f} s" for report in case.reports)
     if max(report.started for report in case.reports) > _SLOW:
-        step = "stripe the image over more servers, or copy it to the nodes' own disks"
-        return warned(f"slow to start: {text}", step)
+        return warned(
+            f"slow to start: {text}",
+            "stripe the image over more servers, or copy it to the nodes' own disks",
+        )
     return passed(f"starts everywhere: {text}")
 
 
@@ -70,14 +73,17 @@ def _reported(
     return lambda judge: Check(name, about, partial(make, judge), scope="nodes")
 
 
-def _errors(case: DoctorCase, kind: str, verb: str) -> list[str]:
-    """Return what each node could not do with another: ``n1 -> n2: timed out``."""
-    return [
+def _broken(
+    case: DoctorCase, kind: str, failure: str = "", step: str = "", *, verb: str = "->"
+) -> Result | None:
+    """Return what nodes could not do with others: ``n1 -> n2: timed out``; None if they could."""
+    wrong = [
         f"{report.host} {verb} {other}: {answer['error']}"
         for report in case.reports
         for other, answer in getattr(report, kind).items()
         if "error" in answer
     ]
+    return failed(f"{failure}: {'; '.join(wrong)}", step) if wrong else None
 
 
 @_reported("gpus", "the container on each node sees the requested GPUs", gpus=True)
@@ -115,9 +121,14 @@ def _driver(case: DoctorCase) -> Result:
 
 @_reported("names", "every node resolves every other by its name")
 def _names(case: DoctorCase) -> Result:
-    if wrong := _errors(case, "names", "cannot resolve"):
-        step = "/etc/hosts or the name service of that node; tell the operators"
-        return failed("; ".join(wrong), step)
+    if broken := _broken(
+        case,
+        "names",
+        "not every name resolves",
+        "/etc/hosts or the name service of that node; tell the operators",
+        verb="cannot resolve",
+    ):
+        return broken
     rows = [
         (report.host, name, str(answer["address"]), answer["back"])
         for report in case.reports
@@ -139,38 +150,32 @@ def _names(case: DoctorCase) -> Result:
         if host == name and address.startswith("127.") and others
     ]
     if doubts:
-        step = "if ranks do not meet: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
-        return warned("; ".join(doubts), step)
+        return warned(
+            "; ".join(doubts), "if ranks do not meet: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+        )
     return passed(f"{len(case.reports)} nodes find each other by name and by address")
 
 
 @_reported("connections", "every node reaches any port of every other", least=2)
 def _connections(case: DoctorCase) -> Result:
-    if wrong := _errors(case, "links", "->"):
-        return failed(
-            f"no connection: {'; '.join(wrong)}",
-            "a firewall between the nodes, or a wrong address (see `names`); tell the operators",
-        )
     count = sum(len(report.links) for report in case.reports)
-    return passed(f"{count} connections between {len(case.reports)} nodes")
+    return _broken(
+        case,
+        "links",
+        "no connection",
+        "a firewall between the nodes, or a wrong address (see `names`); tell the operators",
+    ) or passed(f"{count} connections between {len(case.reports)} nodes")
 
 
 @_reported("rendezvous", "every node reaches the port where ranks meet", least=2)
 def _rendezvous(case: DoctorCase) -> Result:
-    first, *others = case.reports
-    low, high = case.ports
-    wrong = [
-        f"{report.host}: {report.rendezvous['error']}"
-        for report in others
-        if "error" in report.rendezvous
-    ]
-    if wrong:
-        return failed(
-            f"no free port of {first.host} from {low} to {high} is reached from {'; '.join(wrong)}",
-            "these ports must be open between nodes; others: ports = [FIRST, LAST] in the site's "
-            "file",
-        )
-    return passed(f"a port of {first.host} from {low} to {high} is reached from all others")
+    port = f"port of {case.reports[0].host} from {case.ports[0]} to {case.ports[1]} is reached"
+    return _broken(
+        case,
+        "rendezvous",
+        f"no free {port} from all others",
+        "these ports must be open between nodes; others: ports = [FIRST, LAST] in the site's file",
+    ) or passed(f"a {port} from all others")
 
 
 @_reported("clocks", "the nodes' clocks agree", least=2)
@@ -196,12 +201,13 @@ def _interface(case: DoctorCase) -> Result:
     if name is None:
         return unchecked("the site names no interface")
     if lacking := [report.host for report in case.reports if not report.address]:
-        step = "correct `interface` in the site's file"
-        return failed(f"{name} has no address on {', '.join(lacking)}", step)
-    if wrong := _errors(case, "over_interface", "->"):
-        step = "another `interface` in the site's file; tell the operators"
-        return failed(f"{name} carries nothing: {'; '.join(wrong)}", step)
-    return passed(f"{name} connects {len(case.reports)} nodes")
+        return failed(
+            f"{name} has no address on {', '.join(lacking)}",
+            "correct `interface` in the site's file",
+        )
+    step = "another `interface` in the site's file; tell the operators"
+    broken = _broken(case, "over_interface", f"{name} carries nothing", step)
+    return broken or passed(f"{name} connects {len(case.reports)} nodes")
 
 
 def check_sum(backend: str, case: DoctorCase) -> Result:
@@ -213,21 +219,21 @@ def check_sum(backend: str, case: DoctorCase) -> Result:
         return unchecked(case.no_image)
     if reason := case.no_reports(1 if BACKENDS[backend].takes_gpus else 2):
         return reason
-    links = (link for each in case.reports for link in (each.rendezvous, *each.links.values()))
-    if any("error" in link for link in links):
+    if _broken(case, "links") or _broken(case, "rendezvous"):
         return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
     summed = sum_on_nodes(backend, case.image_case)
     if summed.outcome != "passed":
         return summed._replace(fix="see `connections` and `interface`")
-    results: dict[str, Any] = case.image_case.runs[backend].results
-    speed = float(results.get("gigabytes_per_second") or 0.0)
+    speed = float(case.image_case.runs[backend].results.get("gigabytes_per_second") or 0.0)
     expected = case.site.allreduce.get(backend) if case.site else None
     text = f"{summed.message}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
     if expected is None:
         return passed(text)
     if speed < _SHARE * expected:
-        step = "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket"
-        return warned(f"{text}, {expected:g} are expected", step)
+        return warned(
+            f"{text}, {expected:g} are expected",
+            "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket",
+        )
     return passed(f"{text}, {expected:g} are expected")
 
 

@@ -48,9 +48,8 @@ def gpus() -> Any:
     """Return the name and the driver's version of each GPU that nvidia-smi sees."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        listing = subprocess.check_output(query, stderr=subprocess.DEVNULL)
-        lines = listing.decode(errors="replace").splitlines()
-        return [line.split(", ") for line in lines if ", " in line]
+        lines = subprocess.check_output(query, stderr=subprocess.DEVNULL).decode(errors="replace")
+        return [line.split(", ") for line in lines.splitlines() if ", " in line]
     return []
 
 
@@ -155,9 +154,10 @@ def main() -> None:
     for other in others:
         links[other["host"]] = attempt(measure_link, other["host"], other["port"])
         if address and other["address"]:
-            answer = attempt(measure_link, other["address"], other["port"], address)
-            over_interface[other["host"]] = answer
-    first = nodes[0] if TASK and 0 in nodes else None
+            over_interface[other["host"]] = attempt(
+                measure_link, other["address"], other["port"], address
+            )
+    first = nodes.get(0) if TASK else None
     report = {
         "host": host,
         "started": STARTED,
@@ -167,7 +167,11 @@ def main() -> None:
         "names": {name: attempt(resolve, name) for name in [*links, host]},
         "links": links,
         "over_interface": over_interface,
-        "rendezvous": attempt(measure_link, first["host"], first["rendezvous"]) if first else {},
+        "rendezvous": (
+            {first["host"]: attempt(measure_link, first["host"], first["rendezvous"])}
+            if first
+            else {}
+        ),
     }
     publish("report", report)
     all_of("report")  # the others may still be asking us
