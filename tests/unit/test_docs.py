@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.test_readme import DOCS, ROOT
+from toolkit.cli import learn
 from toolkit.cli import main as cli
-from toolkit.cli import pages
 from toolkit.cli.learn import docs as command
 from toolkit.errors import UsageError
 from tools.docs import tested, translation
@@ -81,9 +81,9 @@ def test_each_command_of_an_overview_is_run_elsewhere(command_name):
     assert is_run or re.search(called, "\n".join(tests))
 
 
-@pytest.mark.parametrize("topic", pages.topics())
+@pytest.mark.parametrize("topic", learn.topics())
 def test_a_page_is_printed_without_what_only_the_site_needs(topic):
-    text = pages.text(topic)
+    text = learn.page_text(topic)
     assert text.startswith("# ")
     assert "toctree" not in text
     assert not re.search("^<!-- ", text, re.MULTILINE)
@@ -96,7 +96,7 @@ def test_the_command_lists_and_prints_pages():
 
 def test_an_unknown_page_names_the_nearest():
     with pytest.raises(UsageError) as caught:
-        pages.text("run/pendin")
+        learn.page_text("run/pendin")
     assert caught.value.close == "run/pending"
 
 

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.coverage import read, table
 from tests.unit.test_scripts import script_of
 from toolkit import errors
+from toolkit.cli import learn
 from toolkit.cli import main as cli
-from toolkit.cli import pages
 from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
@@ -159,7 +159,7 @@ def wrong_in(line: str) -> str:
         command, words = inner, words[1:]
     assert command is not None
     if command.name == "docs" and words:
-        return "" if words[0] in "TOPIC X" or pages.text(words[0]) else "no page"
+        return "" if words[0] in "TOPIC X" or learn.page_text(words[0]) else "no page"
     try:
         context = click.Context(command, **command.context_settings)
         command.make_parser(context).parse_args([word for word in words if word != "..."])

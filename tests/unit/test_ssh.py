@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
 from toolkit import scripts
-from toolkit.cli.ssh import _BLOCK, host_block
+from toolkit.cli.connect import _BLOCK, host_block
 from toolkit.config import package_directory
 from toolkit.errors import UntrustedError, UsageError
 from toolkit.model.run import JobState

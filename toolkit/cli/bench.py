@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from toolkit.launchers import offered
 from toolkit.runs.logs import Tail
 from toolkit.text import is_secret
 from toolkit.units import counted, human_time
+from toolkit.workshops.exercises import exercises
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 # Options of a job that do not fit a study, or that it has as lists.
@@ -192,10 +193,7 @@ def _show_measured(done: list[Measured], *, as_json: bool) -> None:
     console.result({"measured": done}, "\n".join(lines), as_json=as_json)
 
 
-@completion
-def complete_jobs() -> Iterable[str]:
-    """Return the shipped jobs."""
-    return [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
+complete_jobs = completion(lambda: [f"jobs/{name}" for name in exercises()])
 
 
 @click.command("compare")

@@ -11,8 +11,8 @@ from toolkit import sites
 from toolkit.checks import Result, row
 from toolkit.checks import to_json as as_data
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
 from toolkit.cli.shared import (
+    cluster_option,
     complete_images,
     gpus_option,
     json_option,
@@ -46,7 +46,7 @@ from toolkit.units import counted
 @gpus_option("GPUs on each of these nodes.")
 @node_job_options(minutes=5)
 @json_option
-@cluster_option()
+@cluster_option
 def doctor(
     site: str,
     image: str | None,

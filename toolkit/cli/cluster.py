@@ -14,9 +14,15 @@ from msgspec import structs
 
 from toolkit import sites
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
 from toolkit.cli.options import NODES
-from toolkit.cli.shared import complete_sites, gpus_option, json_option, options, site_option
+from toolkit.cli.shared import (
+    cluster_option,
+    complete_sites,
+    gpus_option,
+    json_option,
+    options,
+    site_option,
+)
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster import lifecycle
 from toolkit.localcluster.access import default_name
@@ -91,7 +97,7 @@ _node_option = click.option(
 )
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
-@cluster_option()
+@cluster_option
 def show(
     nodes: int | str | None,
     gpus: int | None,

@@ -9,8 +9,13 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
-from toolkit.cli.shared import json_option, run_argument, runs_option, site_option
+from toolkit.cli.shared import (
+    cluster_option,
+    json_option,
+    run_argument,
+    runs_option,
+    site_option,
+)
 from toolkit.files import write_atomically
 from toolkit.planning.settings import chosen, find_cluster
 from toolkit.runs import efficiency, status
@@ -33,7 +38,7 @@ _MOST_MARKS = 60  # of a curve; a longer one is a plain line
 )
 @json_option
 @runs_option
-@cluster_option()
+@cluster_option
 def report(run: str | None, html: Path | None, as_json: bool, runs: Path) -> None:
     """Show how much a run used of what it got: CPU, memory, GPUs.
 
@@ -136,7 +141,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 )
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
-@cluster_option()
+@cluster_option
 def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
     """Show CPU and GPU hours, how jobs ended, and their waits.
 

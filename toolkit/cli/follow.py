@@ -14,10 +14,10 @@ import click
 import msgspec
 
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
 from toolkit.cli.shared import (
     DETACHED,
     INTERRUPTED,
+    cluster_option,
     complete_runs,
     json_option,
     points_table,
@@ -244,7 +244,7 @@ def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
 @json_option
 @runs_option
-@cluster_option()
+@cluster_option
 def explain_command(what: str | None, as_json: bool, runs: Path) -> None:
     """Explain why a run failed or waits, and what to do.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -21,7 +20,6 @@ from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.verdicts import save, verdicts
-from toolkit.model.image import Verdict
 from toolkit.planning.settings import find_site
 from toolkit.runs.removal import holds_image
 from toolkit.shell import require_apptainer
@@ -79,22 +77,13 @@ def verify(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
         save(image, made, steps, case.gpu_code)
-    _show_and_judge(image.name, made, {"path": image.path, "verdicts": made}, as_json=as_json)
-
-
-def _show_and_judge(image: str, made: Sequence[Verdict], data: object, *, as_json: bool) -> None:
-    """Print the name, the outcome and the detail of each check.
-
-    Raises:
-        BuildError: a check failed.
-    """
     rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
+    data = {"path": image.path, "verdicts": made}
     console.listing(("CHECK", "RESULT", "DETAIL"), rows, data, as_json=as_json)
     failed = [verdict.name for verdict in made if verdict.outcome == "failed"]
     if failed:
-        raise BuildError(
-            f"{image} did not pass {len(failed)} of {len(rows)} checks", place=", ".join(failed)
-        )
+        cause = f"{image.name} did not pass {len(failed)} of {len(rows)} checks"
+        raise BuildError(cause, place=", ".join(failed))
 
 
 @click.command("sign")

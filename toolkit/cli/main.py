@@ -37,10 +37,10 @@ def _choose_cluster(_context: click.Context, _parameter: click.Parameter, name: 
     os.environ["TOOLKIT_CLUSTER"] = name
 
 
-def cluster_option(*, is_hidden: bool = False) -> Callable[[Any], Any]:
+def cluster_option(*, is_hidden: bool) -> Callable[[Any], Any]:
     """Return the option that names the local cluster.
 
-    Every command takes it; help shows it only for those that are decorated with it.
+    Every command takes it; help shows it only for those that are decorated with that of ``shared``.
     """
     return click.option(
         "--cluster",
@@ -76,7 +76,7 @@ class Group(click.Group):
             args = [self._implied, *args]
         given = list(args)
         rest = super().parse_args(ctx, args)
-        ctx.meta.setdefault(__name__, given[len(given) - len(ctx.args) - 1 :])
+        ctx.meta.setdefault("words", given[len(given) - len(ctx.args) - 1 :])
         return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -140,7 +140,7 @@ COMMANDS: Commands = {
         "ps": ("runs:ps", "List the runs of this directory and their states, the newest first."),
         "report": ("cost:report", "Show how much a run used of what it got: CPU, memory, GPUs."),
         "results": ("runs:results", "Show the results of a run, or of each point of a sweep."),
-        "ssh": ("ssh:ssh_command", "Open a session on a node of a running job, in its image."),
+        "ssh": ("connect:ssh_command", "Open a session on a node of a running job, in its image."),
         "stacks": (
             "runs:ask_stacks",
             "Ask the ranks of a running job where they are, such as one that hangs.",
@@ -180,7 +180,7 @@ _LOCAL, _BOTH = ("docs", "jobs", "lint"), ("pull", "push", "setup", "ssh")
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="toolkit %(version)s")
-@cluster_option()
+@cluster_option(is_hidden=False)
 @click.option(
     "-v",
     "--verbose",
@@ -222,7 +222,7 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
 
         for text in unknown_variables(os.environ):
             console.say("warning", text)
-    words = context.meta[__name__]
+    words = context.meta["words"]
     named = 2 if cli.entries.get(words[0], ("",))[0].startswith("groups:") else 1
     if on:  # commands that messages name
         os.environ["TOOLKIT_ON_NAMED"] = f"--on {on} "

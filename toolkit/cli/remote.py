@@ -13,6 +13,7 @@ import click
 
 from toolkit import __version__, git, sites
 from toolkit.cli import console
+from toolkit.cli.shared import FIRST_PORT
 from toolkit.config import package_directory, shipped
 from toolkit.errors import LoginError, LoginLostError, NoSpaceError, UsageError
 from toolkit.files import write_atomically
@@ -93,7 +94,6 @@ def _serve(login: str, words: list[str]) -> int:
 
     One that only connects is repeated after a lost connection.
     """
-    from toolkit.cli.connect import FIRST_PORT
     from toolkit.runs.ssh import Entrance, target
 
     line = "\0".join(words)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import with_image
+from toolkit.cli.shared import cluster_option, with_image
 from toolkit.errors import UsageError
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
@@ -88,7 +87,7 @@ class _RunCommand(click.Command):
 # A rule has the better message about a script that cannot be read.
 @click.argument("script", type=click.Path(readable=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@cluster_option()
+@cluster_option
 @console.json_too
 def command(
     script: str,

@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from toolkit.cli import console
-from toolkit.cli.main import cluster_option
 from toolkit.cli.shared import (
+    cluster_option,
     json_option,
     points_table,
     run_argument,
@@ -48,7 +48,7 @@ _WATCH_SECONDS = 5.0  # one query of this user's jobs
 @click.option("--watch", "-w", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
 @runs_option
 @json_option
-@cluster_option()
+@cluster_option
 def ps(show_all: bool, all_directories: bool, watch: bool, runs: Path, as_json: bool) -> None:
     """List the runs of this directory and their states, the newest first.
 
@@ -111,7 +111,7 @@ def _list_runs(runs: Path, *, show_all: bool, all_directories: bool, as_json: bo
 @click.option("--rank", type=click.IntRange(0), help="Print only the lines of this rank.")
 @click.option("--raw", is_flag=True, help="Print every line, also the noise of healthy runs.")
 @runs_option
-@cluster_option()
+@cluster_option
 def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, runs: Path) -> int:
     """Show or follow what the ranks of a run printed.
 
@@ -159,7 +159,7 @@ def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, run
     help="Print as JSON, with results that are lists or objects as well.",
 )
 @runs_option
-@cluster_option()
+@cluster_option
 def results(run: str | None, as_json: bool, runs: Path) -> None:
     """Show the results of a run, or of each point of a sweep.
 
@@ -200,7 +200,7 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
 @run_argument
 @json_option
 @runs_option
-@cluster_option()
+@cluster_option
 def top(run: str | None, as_json: bool, runs: Path) -> None:
     """Show what a running job uses: CPU, memory, GPUs.
 
@@ -251,7 +251,7 @@ def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
 )
 @json_option
 @runs_option
-@cluster_option()
+@cluster_option
 def ask_stacks(run: str | None, twice: int | None, as_json: bool, runs: Path) -> int:
     """Ask the ranks of a running job where they are, such as one that hangs.
 
@@ -344,7 +344,7 @@ def _as_data(stand: Standing) -> dict[str, object]:
 @click.command("cancel")
 @run_names_argument
 @runs_option
-@cluster_option()
+@cluster_option
 def cancel(run_names: tuple[str, ...], runs: Path) -> None:
     """Cancel runs, by name or job id; their logs are kept.
 
@@ -369,7 +369,7 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
     "--cancel", is_flag=True, help="Cancel runs that have not ended, and wait until they have."
 )
 @runs_option
-@cluster_option()
+@cluster_option
 def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
     """Remove runs, with their scripts, logs and all other files.
 
@@ -400,7 +400,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
 @click.option("--all-directories", "-A", is_flag=True, help="In all directories of runs.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @runs_option
-@cluster_option()
+@cluster_option
 def prune(
     older_than: str | None, keep: int | None, all_directories: bool, yes: bool, runs: Path
 ) -> None:

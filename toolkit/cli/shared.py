@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolkit.cli import console
+from toolkit.cli import console, main
 from toolkit.errors import PreflightError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def with_image(case: Case, gather: Callable[[], Case]) -> Case:
 
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
+FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
 DETACHED = 99  # a followed job that goes on
 
 
@@ -90,6 +91,8 @@ def require_passed(results: Sequence[Result], what: str) -> None:
         cause = f"{len(failures)} of {len(results)} {what}"
         raise PreflightError(cause, place=", ".join(failures))
 
+
+cluster_option = main.cluster_option(is_hidden=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
