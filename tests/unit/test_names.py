@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.readers import READERS, with_manifest
 from tests.unit.samples import MANIFEST
-from toolkit.cli import main as cli
+from tests.unit.test_cli import said
 from toolkit.errors import MalformedInputError, UsageError
 from toolkit.images.lockfile.apply import format_preferences
 from toolkit.images.lockfile.index import Index
@@ -61,68 +62,42 @@ def test_a_name_that_is_taken_is_one_part_of_a_path(name):
 @pytest.fixture
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store in a directory of which everything else is watched."""
-    place = tmp_path / "a/b/images"
+    place, victim = tmp_path / "a/b/images", tmp_path / "a/x.sif"
     place.mkdir(parents=True)
-    victim = tmp_path / "a/x.sif"
     victim.write_text("the user's own")
     monkeypatch.setenv("TOOLKIT_IMAGES", str(place))
-    monkeypatch.setenv("HOME", str(tmp_path / "a"))
-    monkeypatch.chdir(tmp_path / "a")
+    monkeypatch.setenv("HOME", str(victim.parent))
+    monkeypatch.chdir(victim.parent)
     yield place
     assert victim.read_text() == "the user's own"
-    assert sorted(path.name for path in (tmp_path / "a").iterdir() if path.name != "bin") == [
-        "b",
-        "x.sif",
-    ]
-    assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["images"]
+    assert {path.name for path in victim.parent.iterdir()} == {"b", "x.sif"}
+    assert list(place.parent.iterdir()) == [place]
     assert not Path("/tmp/toolkit-escaped.sif").exists()
 
 
-def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
-    """Make a stand-in for Apptainer whose registry has one image, with this manifest."""
-    registry = tmp_path / "a/bin"
-    registry.mkdir(exist_ok=True)
-    image = with_manifest(READERS["sif"].seeds[0], manifest.encode())
-    (registry / "image.sif").write_bytes(image)
-    program = registry / "apptainer"
-    script = '[ "$1" = pull ] && for word; do case $word in *.sif) cp "$(dirname "$0")/image.sif" "$word"; esac; done'
-    program.write_text(f"#!/bin/sh\n{script}\n")
+def pull(manifest: str, tmp_path: Path, *words: str) -> tuple[int, str]:
+    """Pull the only image of a registry, with a manifest, and return the exit code and output.
+
+    Apptainer is a stand-in that copies the image.
+    """
+    image, program = tmp_path / "image.sif", tmp_path / "apptainer"
+    image.write_bytes(with_manifest(READERS["sif"].seeds[0], manifest.encode()))
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = pull ] && for word; do case $word in *.sif) cp {image} "$word"; esac; done'
+    )
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{registry}:/usr/bin:/bin")
+    with patch.dict(os.environ, PATH=f"{tmp_path}:/usr/bin:/bin"):
+        code, out, error = said("image", "pull", "oras://127.0.0.1:1/a/b:1", *words)
+    return code, out + error
 
 
 def manifest(name: str) -> str:
     return to_json(msgspec.structs.replace(MANIFEST, name=name))
 
 
-Pull = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def pull(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Pull:
-    """Pull the only image of a registry, with a manifest: the exit code and the output."""
-
-    def pull(text: str, *words: str) -> tuple[int, str]:
-        assert images.is_dir()
-        apptainer(tmp_path, monkeypatch, text)
-        argv = ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words]
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        output = capsys.readouterr()
-        return int(raised.value.code or 0), output.out + output.err
-
-    return pull
-
-
-def test_an_image_is_pulled_by_its_manifest(images, pull):
-    assert pull(manifest("x"))[0] == 0
-    assert sorted(path.name for path in images.iterdir()) == [".x.lock", ".x.note.json", "x.sif"]
+def test_an_image_is_pulled_by_its_manifest(images, tmp_path):
+    assert pull(manifest("x"), tmp_path)[0] == 0
+    assert {path.name for path in images.iterdir()} == {".x.lock", ".x.note.json", "x.sif"}
     known = store.find("x").manifest
     assert known
     assert (known.name, known.origin) == ("x", "oras://127.0.0.1:1/a/b:1")
@@ -137,17 +112,17 @@ def test_an_image_is_pulled_by_its_manifest(images, pull):
         *((manifest("x"), [f"--name={name}"], 64) for name in HOSTILE if "\0" not in name),
     ],
 )
-def test_a_registry_cannot_choose_a_path(images, pull, text, words, code):
-    ended, output = pull(text, *words)
+def test_a_registry_cannot_choose_a_path(images, tmp_path, text, words, code):
+    ended, output = pull(text, tmp_path, *words)
     assert ended == code, output
     assert "cannot be the name of an image" in output
     assert list(images.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["[]", "1", "{}", '{"x": "y"}', "null", "[" * 5000])
-def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(images, pull, text):
-    assert pull(text)[0] == 0
-    assert sorted(path.name for path in images.iterdir()) == [".b.lock", ".b.note.json", "b.sif"]
+@pytest.mark.parametrize("text", ["[]", "{}", '{"x": "y"}', "null", "[" * 5000])
+def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(images, tmp_path, text):
+    assert pull(text, tmp_path)[0] == 0
+    assert {path.name for path in images.iterdir()} == {".b.lock", ".b.note.json", "b.sif"}
     known = store.find("b").manifest
     assert known
     assert (known.name, known.recipe_hash) == ("b", "")
@@ -169,13 +144,9 @@ def test_a_lock_cannot_choose_a_path(name):
 
 @pytest.mark.parametrize("text", ["1\nPin-Priority: -1", "1\n\nPackage: sudo", "", "1 2", "$(id)"])
 def test_a_lock_cannot_add_lines_to_what_apt_reads(text):
-    for wanted in (
-        lock(apt={"libc6": text}),
-        lock(apt={text: "1"}),
-        lock(apt_build={text: "1"}),
-    ):
+    for packages in ({"apt": {"libc6": text}}, {"apt": {text: "1"}}, {"apt_build": {text: "1"}}):
         with pytest.raises(MalformedInputError):
-            format_preferences(wanted)
+            format_preferences(lock(**packages))
 
 
 @pytest.mark.parametrize(
@@ -200,19 +171,14 @@ def test_an_index_cannot_name_paths_or_files_of_this_machine(url):
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if "\0" not in name])
-@pytest.mark.parametrize("words", [("new", "--from", "pytorch_cpu"), ("import", "--name")])
-def test_a_recipe_is_written_where_it_should_be(images, monkeypatch, capsys, words, name):
-    (images / "Dockerfile").write_text("FROM debian:bookworm\nRUN true\n")
-    argv = (
-        ["new", "--from", "pytorch_cpu", "--", name]
-        if words[0] == "new"
-        else ["import", f"--name={name}", str(images / "Dockerfile")]
-    )
+@pytest.mark.parametrize("verb", ["new", "import"])
+def test_a_recipe_is_written_where_it_should_be(images, monkeypatch, verb, name):
     monkeypatch.chdir(images)
-    monkeypatch.setattr(sys, "argv", ["toolkit", "image", *argv])
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    capsys.readouterr()
+    Path("Dockerfile").write_text("FROM debian:bookworm\nRUN true\n")
+    words = (
+        ["--from", "pytorch_cpu", "--", name] if verb == "new" else [f"--name={name}", "Dockerfile"]
+    )
+    code, _, _ = said("image", verb, *words)
     if name:  # without one it is that of the file
-        assert raised.value.code == 64
+        assert code == 64
         assert [path.name for path in images.iterdir()] == ["Dockerfile"]

@@ -19,43 +19,35 @@ def sbatch_reads(line: str) -> list[str]:
     The real one is asked in tests/cluster/test_script.py; this one is fast enough for thousands of
     strings.
     """
-    lowered = line.lower()
-    if "packjob" in lowered:  # the first one only, as strcasestr finds it
-        at = lowered.index("packjob")
+    at = line.lower().find("packjob")  # the first one only, as strcasestr finds it
+    if at >= 0:
         line = line[:at] + "hetjob" + line[at + 6 :]
     words: list[str] = []
-    rest = line
-    while True:
-        rest = rest.lstrip(" \t\v\f\r\n")
-        if not rest or rest[0] == "#":
-            return words
-        word, quote, escaped, end = "", "", False, len(rest)
-        for position, character in enumerate(rest):
-            if not quote and not escaped and character.isspace():
-                end = position
-                break
-            if escaped:
-                word, escaped = word + character, False
-            elif character == "\\":
-                escaped = True
-            elif quote:
-                if character == quote:
-                    quote = ""
-                else:
-                    word += character
-            elif character in "\"'":
-                quote = character
-            elif character == "#":
-                return [*words, word]
-            else:
-                word += character
-        assert not quote, "sbatch: Unmatched quote"
-        words.append(word)
-        rest = rest[end:]
+    word, quote, characters = "", "", iter(f"{line} ")
+    for character in characters:
+        if character == "\\":
+            word += next(characters)
+        elif character == quote:
+            quote = ""
+        elif quote:
+            word += character
+        elif character in "\"'":
+            quote = character
+        elif character == "#":
+            break
+        elif character.isspace():
+            words += [word] if word else []
+            word = ""
+        else:
+            word += character
+    assert not quote, "sbatch: Unmatched quote"
+    return words + [word] * bool(word)
 
 
 def bash_reads(text: str) -> list[str]:
-    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=True)
+    variables = {"USER": "me", "PROJECT": "p"}
+    words = ["bash", "-c", f"printf '%s\\0' {text}"]
+    done = subprocess.run(words, env=variables, capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -69,36 +61,26 @@ def test_sbatch_reads_back_any_line(value):
     assert sbatch_reads(f"--comment={quoting.sbatch(value)}") == [f"--comment={value}"]
 
 
-@pytest.mark.parametrize("value", [*MULTILINE, "a\rb", "a\0b"])
-def test_an_sbatch_line_refuses_what_it_cannot_carry(value):
-    with pytest.raises(UsageError, match="cannot carry"):
-        quoting.sbatch(value)
-
-
-def test_a_nul_is_refused_by_the_shell_quoting():
-    with pytest.raises(UsageError):
-        quoting.shell("a\0b")
+@pytest.mark.parametrize(
+    ("quote", "value", "message"),
+    [
+        *((quoting.sbatch, value, "cannot carry") for value in (*MULTILINE, "a\rb", "a\0b")),
+        (quoting.shell, "a\0b", "NUL"),
+        (quoting.sbatch_path, "/data/a\\b", "backslash"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused(quote, value, message):
+    with pytest.raises(UsageError, match=message):
+        quote(value)
 
 
 def test_percent_is_doubled_in_the_paths_of_logs():
-    assert (
-        quoting.sbatch_path("/data/100%/x") == '"/data/100%%/x"'
-        or quoting.sbatch_path("/data/100%/x") == "/data/100%%/x"
-    )
-    with pytest.raises(UsageError, match="backslash"):
-        quoting.sbatch_path("/data/a\\b")
+    assert quoting.sbatch_path("/data/100%/x") == "/data/100%%/x"
 
 
 def test_only_names_of_variables_are_expanded_in_a_sites_directory():
     text = quoting.shell_with_variables("/scratch/$USER/${PROJECT}/a b$(touch pwned)`x`\"'\\")
-    read = subprocess.run(
-        ["bash", "-c", f"printf %s {text}"],
-        env={"USER": "me", "PROJECT": "p"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert read.stdout == "/scratch/me/p/a b$(touch pwned)`x`\"'\\"
+    assert bash_reads(text) == ["/scratch/me/p/a b$(touch pwned)`x`\"'\\"]
 
 
 def test_a_comment_stays_on_its_line():
