@@ -23,9 +23,12 @@ from toolkit.images.host import mutex, workspace
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.registry import copies
 from toolkit.images.store import prune, store, usage
+from toolkit.images.store.contents import Contents
+from toolkit.images.verify.case import ImageCase
 from toolkit.images.verify.verdicts import save
-from toolkit.model.image import Verdict
+from toolkit.model.image import Python, Verdict
 
+PYTHON = Python(path="/usr/bin/python3", version="3.11.2", modules=("torch",))
 PASSED = (Verdict(name="labels", outcome="passed", detail="", when="now"),)
 
 
@@ -113,9 +116,12 @@ def test_verdicts_are_added_to_what_another_has_written_to_the_verified_image(
             store.rewrite_manifest(images / "x.sif", changed)
 
     waiting = Waiting(images, write)
-    save(store.find("x"), PASSED, waiting, {})
+    case = ImageCase(store.find("x"))
+    case.contents = Contents(pythons=(PYTHON,), programs=("bash",))
+    save(store.find("x"), PASSED, waiting, case)
     assert waiting.lines == ["waiting x is being used by another process"]
-    expected = manifest("x", OTHER) if is_replaced else replace(changed, verified=PASSED)
+    found = replace(changed, verified=PASSED, pythons=(PYTHON,), programs=("bash",))
+    expected = manifest("x", OTHER) if is_replaced else found
     assert store.find("x").manifest == expected
 
 

@@ -22,7 +22,7 @@ from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
 from toolkit.images.sif import header as sif
-from toolkit.model.case import Case, Image
+from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import (
@@ -117,6 +117,13 @@ def meeting(first: int, last: int, **env: str) -> Case:
     return case({"env": env}, site=replace(NEURON, ports=(first, last)))
 
 
+def started(script: str, *programs: str, **job: Any) -> Case:
+    """Return a case that runs a file or a program, in an image whose programs are known."""
+    interpreter = {".jl": "julia"}.get(Path(script).suffix, "")
+    target = Target(script, "/", "/", is_program=script == "julia", interpreter=interpreter)
+    return case({"gpus": 0, **job}, manifest=replace(MANIFEST, programs=programs), target=target)
+
+
 H100, ARM = {"partition": "amd_h100_2", "gpus": 2}, {"partition": "gh200_1", "gpus": 1, "nodes": 1}
 QOS = Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")
 CUDART, COMPAT = (Packages(apt={name: "1"}) for name in ("cuda-cudart-12-4", "cuda-compat-12-4"))
@@ -183,6 +190,13 @@ CASES = [
     (meshed("--checkpoint /tmp/gpt", nodes=1), "", ""),
     (meshed("--checkpoint /tmpfiles/gpt"), "", ""),
     (meshed("--checkpoint gpt --resume /tmp/gpt"), "", ""),
+    # the program that starts the ranks
+    (started("train.jl", "julia"), "", ""),
+    (started("train.jl"), "", ""),  # of a manifest from before programs were listed
+    (started("train.jl", "bash", "julie"), "SCRIPT", "pytorch_cpu has no program julia on its PATH"),
+    (started("julia", "bash"), "SCRIPT", "an image with julia"),
+    (started("julia", "bash", env={"PATH": "/mine"}), "SCRIPT?", ""),
+    (started("./train", "bash"), "", ""),
     # the image's CUDA, and the driver
     (driven("535.86"), "", ""),
     (driven(None), "", ""),

@@ -76,7 +76,7 @@ def verify(
         made = verdicts(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
-        save(image, made, steps, case.gpu_code)
+        save(image, made, steps, case)
     rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
     data = {"path": image.path, "verdicts": made}
     console.listing(("CHECK", "RESULT", "DETAIL"), rows, data, as_json=as_json)

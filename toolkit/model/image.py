@@ -112,6 +112,8 @@ class Manifest(Stored, frozen=True, kw_only=True):
         packages: its packages, as its own package managers list them.
         pythons: its Pythons, the one on PATH first; empty in manifests written before they were
             recorded.
+        programs: the names of all programs on its PATH, sorted; empty in manifests written before
+            they were recorded.
         system: its operating system, by its own name for it.
         horovod: the features that Horovod's build recorded; empty if there is no Horovod.
         tools: the programs that it was built with, and their versions.
@@ -140,6 +142,7 @@ class Manifest(Stored, frozen=True, kw_only=True):
     base: BaseImage | None = None
     packages: Packages = Packages()
     pythons: tuple[Python, ...] = ()
+    programs: tuple[str, ...] = ()
     system: str = ""
     horovod: dict[str, Any] = {}
     tools: dict[str, str] = {}

@@ -40,6 +40,7 @@ PURE = (
     job.comment,
     job.ports,
     job.modules,
+    image.program,
     image.imports,
     image.driver,
     image.gpu_code,

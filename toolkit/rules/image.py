@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from toolkit.config import package_directory
-from toolkit.errors import ImportsMissingError, ShapeError, ToolkitError
+from toolkit.errors import ImportsMissingError, ScriptMissingError, ShapeError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.model.case import Case, Import
@@ -172,6 +172,22 @@ def imports(case: Case) -> Iterator[ToolkitError]:
         details=_notes(case, packages),
         source=doubt or _READ,
         is_warning=bool(doubt),
+    )
+
+
+def program(case: Case) -> Iterator[ToolkitError]:
+    """Require the program of the ranks, or the one that runs their script, on the image's PATH."""
+    name, manifest = case.command[0], case.manifest
+    if manifest is None or not manifest.programs or "/" in name or name in manifest.programs:
+        return
+    yield ScriptMissingError(
+        f"the image {manifest.name} has no program {name} on its PATH",
+        place="SCRIPT",
+        choices=manifest.programs,
+        value=name,
+        next_step=f"an image with {name}, or its path in the image",
+        source="its manifest",
+        is_warning=bool(case.binds) or any("PATH" in variable for variable in case.job.env),
     )
 
 

@@ -243,6 +243,7 @@ def _finish(
         verified=merged(manifest.verified, verdicts),
         packages=contents.packages,
         pythons=contents.pythons,
+        programs=contents.programs,
         system=contents.system,
         horovod=contents.horovod,
     )

@@ -128,6 +128,8 @@ def describe(sif: Path, name: str, origin: str, digest: str) -> Manifest:
         runscript=False,  # the runscript of a foreign image is unknown
         base=BaseImage(reference=origin.partition("://")[2], digest=digest),
         packages=contents.packages,
+        pythons=contents.pythons,
+        programs=contents.programs,
         system=contents.system,
         horovod=contents.horovod,
         tools={"toolkit": __version__},

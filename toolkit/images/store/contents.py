@@ -75,7 +75,6 @@ _PYTHONS = (
     " /opt/venv/bin/python3"
 )
 _IMPORTABLE = (package_directory("runtimes") / "probe.py").read_text(encoding="utf-8")
-_PROGRAMS = "mpirun ompi_info mpichversion horovodrun torchrun"
 # The file in which NVIDIA's CUDA toolkit says its version, newer and older releases.
 _CUDA_FILES = "/usr/local/cuda/version.json /usr/local/cuda/version.txt"
 _FRAMEWORKS = (
@@ -94,9 +93,13 @@ SCRIPT = f"""\
 if command -v dpkg-query >/dev/null 2>&1; then dpkg-query -W -f {shell(_DPKG)}; fi
 if [ -r /etc/os-release ]; then (. /etc/os-release; echo "{MARK} system $PRETTY_NAME"); fi
 if [ -d /usr/local/cuda/compat ]; then echo "{MARK} has compat"; fi
-for program in {_PROGRAMS}; do
-    if command -v $program >/dev/null 2>&1; then echo "{MARK} program $program"; fi
+IFS=:
+for place in $PATH; do
+    for file in "$place"/*; do
+        if [ -f "$file" ] && [ -x "$file" ]; then echo "{MARK} program ${{file##*/}}"; fi
+    done
 done
+unset IFS
 echo "{MARK} cuda $CUDA_VERSION"
 for file in {_CUDA_FILES}; do
     if [ -r $file ]; then while read -r line; do echo "{MARK} cuda $line"; done <$file; fi
@@ -149,7 +152,7 @@ class Contents(Model, frozen=True, kw_only=True):
         horovod: The notes of Horovod's build.
         pythons: Every Python with its modules, the one on PATH first.
         variables: The variables that a program has in it.
-        programs: The programs of MPI, Horovod and torch that are on PATH.
+        programs: The names of all programs on PATH, sorted.
         cuda: The version of CUDA's toolkit, else of Python's packages; empty if there is none.
         compat: Whether it has CUDA's compat package, by which data-center GPUs run newer CUDA on
             older drivers.
@@ -278,7 +281,7 @@ def parse(output: Iterable[str]) -> Contents | None:
             for each in pythons.values()
         ),
         variables={name: value for name, _, value in pairs if name},
-        programs=tuple(listed["program"]),
+        programs=tuple(sorted({*listed["program"]})),
         cuda=next((match.group() for match in cuda if match), ""),
         compat="compat" in listed["has"],
     )

@@ -43,6 +43,7 @@ _NOTED = (
     *("recipe_hash", "built", "seconds", "verified", "command"),
     *("origin", "signatures"),
 )
+_RECORDED = ("pythons", "programs")  # noted of images whose manifests do not have them
 
 
 class StoredImage(Model, frozen=True, kw_only=True):
@@ -167,7 +168,8 @@ def manifest_of(path: Path) -> Manifest | None:
     if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
         manifest = manifest or note
         facts = {name: getattr(note, name) for name in _NOTED}
-        manifest = replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
+        facts |= {name: getattr(manifest, name) or getattr(note, name) for name in _RECORDED}
+        manifest = replace(manifest, **facts)
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None
 

@@ -6,7 +6,7 @@ from outside, also of images that were built elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 
@@ -94,15 +94,20 @@ def save(
     image: StoredImage,
     made: tuple[Verdict, ...],
     progress: Progress,
-    gpu_code: Mapping[str, tuple[str, ...]],
+    case: ImageCase,
 ) -> None:
-    """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
+    """Save verdicts, and contents that the manifest lacks, unless the image was replaced meanwhile.
+
+    The manifest is written under the image's lock.
+    """
 
     def verified(manifest: Manifest) -> Manifest:
         return replace(
             manifest,
             verified=merged(manifest.verified, made),
-            gpu_code={**manifest.gpu_code, **gpu_code},
+            gpu_code={**manifest.gpu_code, **case.gpu_code},
+            pythons=manifest.pythons or case.contents.pythons,
+            programs=manifest.programs or case.contents.programs,
         )
 
     store.update_manifest(image, verified, progress)
