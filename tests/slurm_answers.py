@@ -59,7 +59,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
         *(f"--delimiter={SEPARATOR}", f"--format={queue.SACCT_FORMAT}", "--jobs=IDS"),
     ),
     "usage": ("squeue", "--noheader", "--array", "--me", f"--format={cluster.USAGE_FORMAT}"),
-    "details": ("scontrol", "--details", "show", "job=ID"),
+    "details": ("scontrol", "--oneliner", "--details", "show", "job=ID"),
     "sinfo": ("sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"),
     "mpi": ("srun", "--mpi=list"),
     "partitions": ("scontrol", "--oneliner", "show", "partition"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.run_fixtures import Answers
+from tests.unit.run_fixtures import Slurm
 from toolkit import sites
 from toolkit.model.case import Case
 from toolkit.model.job import Job
@@ -96,7 +96,7 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     done = place.do(f"cluster up --like like-neuron {chosen}")
     assert done.returncode == 0, done.stderr
     said = place.do("cluster exec -- sinfo --noheader --exact", f"--format={parse.SINFO_FORMAT}")
-    answers = Answers(sinfo=said.stdout)
+    answers = Slurm(sinfo=said.stdout)
     facts = Facts(partitions=answers.partitions())
     yield place._replace(facts=facts)
     done = place.do("cluster down")

@@ -1,25 +1,26 @@
-"""Runs for tests: their directories, and a Slurm that has their jobs and can lose answers."""
+"""Runs for tests: their directories, and a Slurm below the client that has their jobs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.samples import make_case
-from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.base import Model, to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.model.site import Access
 from toolkit.planning.plan import decide
-from toolkit.runs import removal, run, status
+from toolkit.runs import run
 from toolkit.runs.run import Run
 from toolkit.runs.submit import is_over, write
 from toolkit.shell import Result
-from toolkit.slurm import queue
-from toolkit.slurm.client import AnswerLostError, Client
+from toolkit.slurm.client import Client
 
 WHEN = "2026-11-22T00:00:00+00:00"
 DONE = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
@@ -51,110 +52,109 @@ def put(run: Run, name: str, data: Model) -> None:
     (run.directory / name).write_text(to_json(data))
 
 
-class Answers(Client):
-    """A client of commands that answer as a test says: by the first of their words that is known."""
-
-    def __init__(self, **answers: str | Result) -> None:
-        super().__init__(Access())
-        self.__dict__["answers"] = answers
-
-    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
-        del pass_fds
-        said = next(
-            self.__dict__["answers"][word] for word in argv if word in self.__dict__["answers"]
-        )
-        return said if isinstance(said, Result) else Result(tuple(argv), 0, said, "")
+AWAY = "Unable to contact slurm controller (connect failure)"
+REFUSED = "Requested node configuration is not available"
 
 
 class Slurm(Client):
-    """A stand-in for a Slurm that takes jobs, and loses answers.
+    """A Slurm that answers its commands: it takes jobs, shows them, and loses answers.
 
     ``happens`` is what becomes of each call of sbatch, ``late`` how often a job is not shown before
-    it is, ``silent`` how often the controller does not answer.
+    it is, ``silent`` how often the controller does not answer, and ``moments`` the state of all
+    jobs at each question: None without an answer, "" without the jobs. ``answers`` are those of
+    other commands, by the first of their words that is known.
     """
 
-    happens: list[str]
-    jobs_known: list[JobState]
-    late: int
-    silent: int
-    calls: int
-    queries: int
-    locked: list[bool]
-    cancelled: list[int]
-
-    def __init__(self, *happens: str, late: int = 0, silent: int = 0) -> None:
+    def __init__(
+        self, *happens: str, late: int = 0, silent: int = 0, **answers: str | Result
+    ) -> None:
         super().__init__(Access())
-        self.__dict__.update(happens=list(happens), jobs_known=[], late=late, silent=silent)
-        self.__dict__.update(calls=0, queries=0, locked=[], cancelled=[])
+        self.happens, self.late, self.silent, self.answers = [*happens], late, silent, answers
+        self.moments: list[str | None] = []
+        self.jobs_known: list[JobState] = []
+        self.calls = self.queries = 0
+        self.locked: list[bool] = []
+        self.cancelled: list[int] = []
 
-    def set(self, **values: int) -> None:
-        """Change what it does, or forget what it did."""
-        self.__dict__.update(values)
-
-    def add(self, script: Path | str = "", job_id: int = 0, state: str = "RUNNING") -> int:
+    def add(
+        self, script: Path | str = "", job_id: int = 0, state: str = "RUNNING", **more: Any
+    ) -> int:
         """Take a job, in the place of one with this number."""
         number = job_id or len(self.jobs_known) + 1
         self.jobs_known[:] = [job for job in self.jobs_known if job.job_id != number]
-        self.jobs_known.append(JobState(job_id=number, state=state, command=str(script)))
+        self.jobs_known.append(JobState(job_id=number, state=state, command=str(script), **more))
         return number
 
-    def submit(self, script: Path, pass_fds: Sequence[int] = ()) -> int:
-        self.set(calls=self.calls + 1)
-        self.locked.append(bool(pass_fds) and not is_over(Run(script.parent)))
-        what = self.happens.pop(0)
-        if what == "refused":
-            raise SubmissionError("refused")
-        if what == "away":
-            raise SlurmSilentError("away")
-        if what != "dies":
+    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
+        own = {"sbatch": self._sbatch, "squeue": self._squeue, "scancel": self._scancel}
+        known = next((self.answers[word] for word in argv if word in self.answers), None)
+        act = next((own[word] for word in argv if word in own and "--start" not in argv), None)
+        if known is None and act is not None:
+            self.pass_fds = pass_fds
+            known = act(argv)
+        known = "" if known is None else known
+        return known if isinstance(known, Result) else Result(tuple(argv), 0, known, "")
+
+    def _sbatch(self, argv: Sequence[str]) -> str | Result:
+        self.calls += 1
+        script, what = Path(argv[-1]), self.happens.pop(0)
+        self.locked.append(bool(self.pass_fds) and not is_over(Run(script.parent)))
+        errors = {"refused": REFUSED, "away": AWAY, "dies": "", "lost": ""}
+        if what in ("taken", "lost"):
             self.add(script)
-        if what in ("dies", "lost"):
-            raise AnswerLostError("sbatch gave no answer")
-        return self.jobs_known[-1].job_id
+        if what in errors:
+            return _failed(argv, errors[what])
+        return f"{self.jobs_known[-1].job_id}\n"
 
-    def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
-        del ids
-        self.set(queries=self.queries + 1)
+    def _squeue(self, argv: Sequence[str]) -> str | Result:
+        self.queries += 1
+        moment = self.moments.pop(0) if self.moments else "as it is"
+        if self.silent or moment is None:
+            self.silent -= bool(self.silent)
+            return _failed(argv, AWAY)
+        if self.late or not moment:
+            self.late -= bool(self.late)
+            return ""
+        end = re.search(r"--Format=JobID:0(.+?),", " ".join(argv))
+        assert end is not None
+        wanted = [
+            job for job in self.jobs_known if f"--jobs={job.job_id}" in argv or "--me" in argv
+        ]
+        return "".join(
+            _row(job if moment == "as it is" else replace(job, state=moment), end[1])
+            for job in wanted
+        )
+
+    def _scancel(self, argv: Sequence[str]) -> str | Result:
         if self.silent:
-            self.set(silent=self.silent - 1)
-            raise SlurmSilentError("away")
-        if self.late:
-            self.set(late=self.late - 1)
-            return queue.Snapshot({})
-        entries = [queue.Entry(job, 0, "") for job in self.jobs_known]
-        return queue.Snapshot({job.job_id: job for job in self.jobs_known}, entries)
-
-    def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
-        states = self.snapshot().states
-        return {number: states[number] for number in ids if number in states}
-
-    def find(self, script: str, since: float, known: queue.Snapshot | None = None) -> int | None:
-        return queue.job_of((known or self.snapshot()).entries, script, since)
-
-    def unhealthy_nodes(self, hosts: str, since: int) -> dict[str, str]:
-        del hosts, since
-        return {}
-
-    def expected_start(self, job_id: int) -> str:
-        del job_id
+            return _failed(argv, AWAY)
+        number = int(argv[-1])
+        self.cancelled.append(number)
+        for job in [job for job in self.jobs_known if job.job_id == number]:
+            self.add(job.command, number, "CANCELLED")
         return ""
 
-    def cancel(self, job_id: int) -> None:
-        self.cancelled.append(job_id)
-        self.jobs_known[:] = [
-            JobState(job_id=job.job_id, state="CANCELLED", command=job.command)
-            if job.job_id == job_id
-            else job
-            for job in self.jobs_known
-        ]
+
+def _failed(argv: Sequence[str], text: str) -> Result:
+    error = f"{argv[0]}: error: Batch job submission failed: {text}\n" if text else ""
+    return Result(tuple(argv), 1, "", error)
+
+
+def _row(job: JobState, end: str) -> str:
+    """Return what squeue prints of a job, each value with its end."""
+    values = (
+        *(job.job_id, job.job_id, "N/A", job.state, job.reason or "None", job.nodes, job.partition),
+        *(f"{job.exit_code}:{job.signal}", job.start, job.end, job.name, 1, job.command),
+    )
+    return "".join(f"{value}{end}" for value in values) + "\n"
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """The Slurm that every run of the test was submitted to."""
     stand_in = Slurm()
-    for module in (run, status, removal):
-        monkeypatch.setattr(module, "client_of", lambda _: stand_in)
+    monkeypatch.setattr(run, "access", lambda _: Access())
+    monkeypatch.setattr(run, "Client", lambda _: stand_in)
     return stand_in
 
 
@@ -164,3 +164,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: passed[0])
     monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
+
+
+def full(*_: object, **__: object) -> None:
+    """Fail as on a full disk."""
+    raise OSError(28, "No space left on device")

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.run_fixtures import DONE, Answers, new_run
+from tests.unit.run_fixtures import DONE, Slurm, new_run
 from tests.unit.samples import make_case
 from toolkit.cli import cost, follow
 from toolkit.cli.main import cli
@@ -94,7 +94,7 @@ def test_advice(values: dict[str, Any], expected: list[tuple[bool, str]]) -> Non
 
 def run_of(tmp_path: Path, answer: str | Result, outcome: Outcome = DONE) -> Run:
     run = new_run(tmp_path / "train-0001", 2, outcome=outcome)
-    run.client = Answers(sacct=answer)
+    run.client = Slurm(sacct=answer)
     return run
 
 
@@ -247,7 +247,7 @@ def test_a_long_run_says_at_its_end_what_it_did_not_use(tmp_path, capsys):
     for number, (seconds, answer, text) in enumerate(rows):
         outcome = replace(DONE, seconds=seconds)
         run = new_run(tmp_path / f"train-{number:04}", 2, outcome=outcome)
-        run.client = Answers(sacct=answer)
+        run.client = Slurm(sacct=answer)
         follow._show_end(run, outcome, as_json=False)
         said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
         assert len(said) == bool(text)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.run_fixtures import Answers
+from tests.unit.run_fixtures import Slurm
 from tests.unit.samples import FACTS, LOCAL, NEURON, PARTITIONS, findings, make_case
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
@@ -47,7 +47,7 @@ Options provided by plugins:
       --auto_mount=path       [spank] mount a directory
 """
 LISTED = "array bb contiguous exclusive licenses mail-user nice hold extra-node-info mem auto_mount"
-WITH_SBATCH = replace(FACTS, sbatch_options=Answers(sbatch=HELP).sbatch_options())
+WITH_SBATCH = replace(FACTS, sbatch_options=Slurm(sbatch=HELP).sbatch_options())
 TYPED = replace(
     FACTS, partitions=tuple(replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS)
 )
@@ -61,7 +61,7 @@ def planned(job: dict[str, Any], **changes: Any) -> Plan:
 
 
 def test_the_help_of_sbatch_lists_its_options():
-    assert Answers(sbatch=HELP).sbatch_options() == tuple(LISTED.split())
+    assert Slurm(sbatch=HELP).sbatch_options() == tuple(LISTED.split())
 
 
 def test_flags_and_fields_are_those_of_the_table():

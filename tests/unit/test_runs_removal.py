@@ -51,11 +51,6 @@ def names() -> list[str]:
     return sorted(path.name for path in Path("runs").iterdir())
 
 
-def fresh(run: Run) -> Run:
-    """The run as another command reads it."""
-    return Run(run.directory)
-
-
 @pytest.mark.parametrize(
     ("state", "words", "stays"),
     [
@@ -74,52 +69,46 @@ def test_what_has_not_ended_stays_unless_it_is_cancelled(slurm, state, words, st
     assert slurm.cancelled == ([7] if "--cancel" in words else [])
 
 
-def test_what_may_go_on_stays(slurm, monkeypatch):
+def refused(*runs: Run, told: str = "", step: str, cancel: bool = True) -> None:
+    """Check why runs stay, as another command reads them, and what the user is told to do."""
+    with pytest.raises(BusyError, match="a run has not ended") as caught:
+        removal.remove([Run(run.directory) for run in runs], cancel=cancel)
+    assert told in caught.value.details[0]
+    assert step in (caught.value.next_step or "")
+
+
+def test_what_may_go_on_stays(slurm):
     """A job that does not end, a Slurm that is silent, and a job that may be another cluster's."""
     run, local = new_run(7), new_run(8, cluster="local")
-
-    def stays(told: str, step: str, *runs: Run) -> None:
-        with pytest.raises(BusyError, match="a run has not ended") as caught:
-            removal.remove([fresh(each) for each in runs], cancel=True)
-        assert told in caught.value.details[0]
-        assert step in (caught.value.next_step or "")
-
     slurm.add(run.script, 7)
-    with monkeypatch.context() as patch:
-        patch.setattr(Slurm, "cancel", lambda *_: None)
-        stays("job 7 is running", "--cancel", run)
-    slurm.set(silent=99)
-    stays("away", "rm -r", run)
-    slurm.set(silent=0)
+    slurm.answers["scancel"] = ""
+    refused(run, told="job 7 is running", step="--cancel")
+    slurm.silent = 99
+    refused(run, told="no Slurm controller answers", step="rm -r")
+    slurm.silent = 0
     slurm.jobs_known.clear()
-    stays("Slurm does not know job 7", "rm -r", run, local)
-    removal.remove([fresh(local)])
+    refused(run, local, told="Slurm does not know job 7", step="rm -r")
+    removal.remove([Run(local.directory)])
     assert names() == [run.name], "a local cluster forgets no job that runs"
 
 
 def test_a_submission_under_way_stays():
     run = new_run()
-    with begun(run, None), pytest.raises(BusyError, match="a run") as caught:
-        removal.remove([run], cancel=True)
-    assert caught.value.next_step == "wait until Slurm answers"
-    with pytest.raises(BusyError) as caught:
-        removal.remove([fresh(run)])
-    assert "not known whether Slurm has its job" in caught.value.details[0]
-    assert "rm -r" in str(caught.value.next_step)
+    with begun(run, None):
+        refused(run, step="wait until Slurm answers")
+    refused(run, told="not known whether Slurm has its job", step="rm -r", cancel=False)
     (run.directory / "attempt.json").unlink()
     os.utime(run.directory / "plan.json")
-    with pytest.raises(BusyError, match="a run"):
-        removal.remove([fresh(run)])
+    refused(run, step="", cancel=False)
     put(run, "attempt.json", Submission(site="x", submitted=WHEN))
-    removal.remove([fresh(run)])  # it never came out, and never will
+    removal.remove([Run(run.directory)])  # it never came out, and never will
     assert names() == []
 
 
 def test_only_a_directory_of_runs_may_be_a_link():
     run = new_run(7, ended=True)
-    Path("runs/link").symlink_to(run.directory)
-    Path("outside").symlink_to(run.directory)
-    for name in ("runs/link", "link", "outside"):
+    for name in ("runs/link", "outside"):
+        Path(name).symlink_to(run.directory)
         assert code(rm, name) == 77
     Path("runs/link").unlink()
     Path("runs").rename("scratch")
@@ -147,10 +136,9 @@ def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(mo
         if not options:  # another process sweeps away what this one is removing
             raise FileNotFoundError(2, "No such file or directory", str(path))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            removal.remove([first])
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        removal.remove([first])
     assert [run.name for run in all_runs(Path("runs"))] == [second.name]
     monkeypatch.setattr(shutil, "rmtree", swept)
     removal.remove([second])
@@ -160,17 +148,13 @@ def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(mo
 def test_prune_lists_first_and_removes_with_yes(slurm):
     runs = [new_run(number, ended=number != 3) for number in (1, 2, 3, 4)]
     slurm.add(runs[2].script, 3)
-    for age, run in zip((4, 3, 2, 1), runs, strict=True):
-        when = time.time() - age * 86400 - 60
+    for days, run in zip((4, 3, 2, 1), runs, strict=True):
+        when = time.time() - days * 86400 - 60
         for file in run.directory.glob("*.json"):
             os.utime(file, (when, when))
     done = CliRunner().invoke(prune, ["--older-than", "2d"])
-    listed = [line for line in done.stdout.splitlines() if "/runs/" in line]
-    assert [line.split("/runs/")[1][:10] for line in listed] == [
-        "train-0003",
-        "train-0002",
-        "train-0001",
-    ]
+    listed = [line.split("/runs/")[1] for line in done.stdout.splitlines() if "/runs/" in line]
+    assert [line[:10] for line in listed] == "train-0003 train-0002 train-0001".split()
     assert ["kept:" in line for line in listed] == [True, False, False]
     assert len(names()) == 4
     assert "--yes" in CliRunner().invoke(prune, ["--keep", "3"]).output
@@ -201,22 +185,16 @@ def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(monkeypatch):
     assert not third.directory.exists()
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    path = tmp_path / "x.sif"
-    path.touch()
-    return path
-
-
 @pytest.mark.parametrize("way", ["removed", "ended unwatched"])
-def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm, image, way):
-    where = str(Path("runs/train-0001").absolute())
+def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm, tmp_path, way):
+    image, where = tmp_path / "x.sif", str(Path("runs/train-0001").absolute())
+    image.touch()
     run = new_run(7, plan=decide(make_case(image=str(image), run=where)))
     usage.note(image, usage.Use(run.directory, 7, None))
     slurm.add(run.script, 7)
     with pytest.raises(BusyError):
         remove_image(image, holds=removal.holds_image)
-    slurm.set(silent=1)
+    slurm.silent = 1
     assert usage.unfinished(image, removal.holds_image) == (run.directory,)
     if way == "removed":
         removal.remove([run], cancel=True)

@@ -162,7 +162,7 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing(slurm):
     slurm.add(job_id=7, state="PENDING")
     watcher.register_job("7")
     assert watcher.get_state("7", mode="force") == "PENDING"
-    slurm.set(silent=1)
+    slurm.silent = 1
     slurm.add(job_id=7, state="FAILED")
     for state in ("PENDING", "FAILED"):
         watcher.update()

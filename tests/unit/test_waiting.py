@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.run_fixtures import Answers
+from tests.unit.run_fixtures import Slurm
 from toolkit.explain.waiting import explain
 from toolkit.model.run import Submission
 from toolkit.runs.run import Run
@@ -18,28 +18,21 @@ JOB = (
     "StartTime=Unknown Partition=main NumNodes={} NumCPUs=8 Features=v100\n"
 )
 RUNNING = "3|ann|nid001|2026-11-22T10:40:00\n5|bob|nid002|2026-11-22T11:40:00\n"
-
-
 NODES = (
     "nid001|allocated|none\nnid002|allocated|none\nnid003|idle|none\nnid004|drained*|{bad} fan\n"
 )
 
 
 def said(
-    reason: str,
-    dependency: str = "(null)",
-    nodes: str = "2-2",
-    *,
-    cluster: str | None = None,
-    **more: str,
+    reason: str, dependency: str = "(null)", nodes: str = "2-2", **more: str
 ) -> dict[str, list[str]]:
     """Return what is told of a job, if Slurm 22.05 answers this."""
     run = Run(Path("train-0004"))
-    run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
+    run.job = Submission(job_id=7, site="local", submitted="")
     answers = {"job": JOB.format(reason, dependency, nodes), "sinfo": NODES, "--start": ""}
     answers |= {"reservation": "No reservations in the system\n", **more}
     answers["--states=RUNNING,COMPLETING"] = more.get("running", RUNNING)
-    run.client = Answers(**answers)
+    run.client = Slurm(**answers)
     lines: dict[str, list[str]] = {}
     for subject, text in explain(run):
         lines.setdefault(subject, []).append(text)

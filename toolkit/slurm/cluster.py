@@ -124,7 +124,7 @@ def ask_usage(client: Client) -> dict[str, Use]:
         runs = state != "PD"
         gpus = gpus_in(gres) * int(count) if runs else 0
         if runs and not gpus:  # squeue does not print those of --gpus
-            shown = client.ask("scontrol", "--details", "show", "job", job).stdout
+            shown = client.ask("scontrol", "--oneliner", "--details", "show", "job", job).stdout
             gpus = sum(map(gpus_in, _GIVEN.findall(shown)))
         for name in names.split(","):
             use = uses.get(name, Use())
