@@ -65,11 +65,10 @@ class Slurm(Client):
     other commands, by the first of their words that is known.
     """
 
-    def __init__(
-        self, *happens: str, late: int = 0, silent: int = 0, **answers: str | Result
-    ) -> None:
+    def __init__(self, *happens: str, **answers: str | Result) -> None:
         super().__init__(Access())
-        self.happens, self.late, self.silent, self.answers = [*happens], late, silent, answers
+        self.happens, self.answers = [*happens], answers
+        self.late = self.silent = 0
         self.moments: list[str | None] = []
         self.jobs_known: list[JobState] = []
         self.calls = self.queries = 0

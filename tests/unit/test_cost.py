@@ -35,12 +35,15 @@ SACCT = """\
 """
 
 
+OFF = Result(("sacct",), 1, "", "Slurm accounting storage is disabled\n")
+
+
 def records(text: str = SACCT) -> list[accounting.Job]:
     rows = (line.split("|") for line in text.splitlines())
     return [dict(zip(efficiency.FIELDS, row, strict=True)) for row in rows]
 
 
-def test_efficiency_is_what_seff_computes() -> None:
+def test_efficiency_is_what_seff_computes():
     known = efficiency.from_records(records())
     assert known.cpu_share == pytest.approx(193.66 / (130 * 8))
     assert known.memory is not None
@@ -52,7 +55,7 @@ def test_efficiency_is_what_seff_computes() -> None:
     assert (known.seconds, known.limit_seconds, known.cpus) == (130, 1800, 8)
 
 
-def test_elements_of_an_array_are_summed_and_what_was_not_sampled_is_unknown() -> None:
+def test_elements_of_an_array_are_summed_and_what_was_not_sampled_is_unknown():
     row = "{0}|COMPLETED|{1}|4|cpu=4,mem=4096M|{2}|1||1|2|60||"
     known = efficiency.from_records(
         records(row.format(8, 10, "00:20") + "\n" + row.format(9, 30, "1-00:00:00.5"))
@@ -80,7 +83,7 @@ ADVICE: list[tuple[dict[str, Any], list[tuple[bool, str]]]] = [
 
 
 @pytest.mark.parametrize(("values", "expected"), ADVICE)
-def test_advice(values: dict[str, Any], expected: list[tuple[bool, str]]) -> None:
+def test_advice(values, expected):
     busy = values.pop("busy", ())
     gpus = tuple(
         efficiency.Gpu("n1", number, each, G, 80 * G, 100.0, 400.0, (each,) * 9)
@@ -98,7 +101,7 @@ def run_of(tmp_path: Path, answer: str | Result, outcome: Outcome = DONE) -> Run
     return run
 
 
-def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path: Path) -> None:
+def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path):
     run = run_of(tmp_path, SACCT)
     (run.logs / "2-n1.gpus.csv").write_text("0, 1, 1, 80, 1.0, 2.0\n")
     (run.logs / "2.1-n1.gpus.csv").write_text(
@@ -119,13 +122,12 @@ def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path:
     ("text", "seconds"),
     [("1-02:03:04", 93784), ("00:19.5", 19.5), ("INVALID", 0), ("1.2.3", 0), (":", 0), ("..", 0)],
 )
-def test_a_cpu_time_that_is_none_counts_nothing(text: str, seconds: float) -> None:
+def test_a_cpu_time_that_is_none_counts_nothing(text, seconds):
     assert accounting.seconds_of(text) == seconds
 
 
-def test_a_cluster_without_accounting_is_told_plainly(tmp_path: Path) -> None:
-    off = Result(("sacct",), 1, "", "Slurm accounting storage is disabled\n")
-    known = efficiency.measure(run_of(tmp_path, off))
+def test_a_cluster_without_accounting_is_told_plainly(tmp_path):
+    known = efficiency.measure(run_of(tmp_path, OFF))
     assert known.missing == "CPU and memory: this cluster keeps no accounting, or does not show it"
     assert (known.state, known.seconds, known.cpu_share) == ("COMPLETED", 1.0, None)
 
@@ -140,7 +142,7 @@ USAGE = """\
 """
 
 
-def test_usage_by_group_and_end_state() -> None:
+def test_usage_by_group_and_end_state():
     jobs = [dict(zip(accounting.USAGE, row.split("|"), strict=True)) for row in USAGE.splitlines()]
     groups, states = accounting.usage(jobs, "user", 950)
     assert groups == [
@@ -156,21 +158,16 @@ def test_usage_by_group_and_end_state() -> None:
     ]
 
 
-def test_usage_since_before_there_were_computers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_since_before_there_were_computers(monkeypatch):
     asked: list[str] = []
-
-    def ask(_: object, __: object, *options: str) -> list[dict[str, str]]:
-        asked.extend(options)
-        return []
-
-    monkeypatch.setattr(accounting, "ask", ask)
+    monkeypatch.setattr(accounting, "ask", lambda _, __, *options: asked.extend(options) or [])
     monkeypatch.setattr(cost, "find_cluster", lambda _: SimpleNamespace(client=None))
     done = CliRunner().invoke(cli, ["usage", "--since", "999999999999d"])
     assert done.exit_code == 0, done.exception
     assert f"--starttime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(0))}" in asked
 
 
-def test_a_report_is_text_a_page_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_text_a_page_or_json(tmp_path, monkeypatch):
     run = run_of(tmp_path / "runs", SACCT)
     (run.logs / "2-<b>n1.gpus.csv").write_text("0, 50, 1024, 81920, 100.0, 400.0\n" * 3)
     monkeypatch.setattr(Run, "client", run.client)
@@ -194,24 +191,13 @@ def test_a_report_is_text_a_page_or_json(tmp_path: Path, monkeypatch: pytest.Mon
     assert data["gpus"][0]["samples"] == [50, 50, 50]
 
 
-def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hook = tmp_path / "hook"
     hook.write_text("https://hooks.example/T0KEN\n")
     hook.chmod(0o600)
     (tmp_path / "train.py").write_text("print(1)\n")
-    words = [
-        "run",
-        "--site",
-        "generic",
-        "--image",
-        "docker://python:3.11",
-        "--dry-run",
-        "--json",
-        "--explain",
-    ]
+    words = "run --site generic --image docker://python:3.11 --dry-run --json --explain".split()
     done = CliRunner().invoke(cli, [*words, "--notify", f"@{hook}", "train.py"])
     assert done.exit_code == 0, done.output
     assert "T0KEN" not in done.output
@@ -234,21 +220,18 @@ def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(
         assert said in finding.cause
 
 
-def test_a_long_run_says_at_its_end_what_it_did_not_use(tmp_path, capsys):
+USED = SACCT.replace("mem=1260056576", "mem=16000000000")
+UNUSED = "asked 16G of memory a node, used 0.596G: --mem 1G may start earlier; all of it:"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "answer", "text"),
+    [(130.0, SACCT, ""), (300.0, SACCT, UNUSED), (300.0, USED, ""), (300.0, OFF, "")],
+)
+def test_a_long_run_says_at_its_end_what_it_did_not_use(seconds, answer, text, tmp_path, capsys):
     """A short one, and one that used what it got, say nothing; nor does an accounting that is off."""
-    used = SACCT.replace("mem=1260056576", "mem=16000000000")
-    off = Result(("sacct",), 1, "", "Slurm accounting storage is disabled\n")
-    rows: list[tuple[float, str | Result, str]] = [
-        (130.0, SACCT, ""),
-        (300.0, SACCT, "asked 16G of memory a node, used 0.596G: --mem 1G may start earlier; all"),
-        (300.0, used, ""),
-        (300.0, off, ""),
-    ]
-    for number, (seconds, answer, text) in enumerate(rows):
-        outcome = replace(DONE, seconds=seconds)
-        run = new_run(tmp_path / f"train-{number:04}", 2, outcome=outcome)
-        run.client = Slurm(sacct=answer)
-        follow._show_end(run, outcome, as_json=False)
-        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
-        assert len(said) == bool(text)
-        assert text in "".join(said)
+    outcome = replace(DONE, seconds=seconds)
+    follow._show_end(run_of(tmp_path, answer, outcome), outcome, as_json=False)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
+    assert len(said) == bool(text)
+    assert text in "".join(said)

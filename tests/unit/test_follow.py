@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.unit.run_fixtures import full, new_run
+from tests.unit.run_fixtures import Slurm, full, new_run
 from toolkit.api.run import await_end
 from toolkit.cli import follow as shown
 from toolkit.cli.main import cli
@@ -44,7 +44,7 @@ def test_the_lines_that_are_wanted_are_shown_and_the_exit_code_is_the_jobs(
 def test_a_thousand_nodes_are_not_printed_one_by_one(tmp_path, capsys):
     state = JobState(state="RUNNING", job_id=7, nodes="nid[0001-1000]", partition="main")
     shown.show_state(status.Changed(state), 3.0)
-    ranks = {f"nid{node:04d}": (2 * node, 2 * node + 1) for node in range(1000)}
+    ranks: dict[str, tuple[int, ...]] = {f"nid{node:04d}": (node,) for node in range(1000)}
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, ranks=ranks)
     shown.show_outcome(outcome, Run(tmp_path / "runs" / "train-0001"))
     out = capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_a_second_ctrl_c_cancels_from_the_first_message_on(
 
 @pytest.mark.parametrize("silent", [0, 99])  # which hides no error
 def test_a_run_that_is_not_followed_to_its_end_is_cancelled(silent, tmp_path, slurm):
-    run, cancelled = new_run(tmp_path / "x-0001", 7), []
+    run, cancelled = new_run(tmp_path / "x-0001", 7), list[int]()
 
     def event(_: object) -> None:
         slurm.silent = silent
@@ -100,9 +100,9 @@ def test_a_full_disk_hides_no_outcome(monkeypatch, tmp_path):
     assert not run.has_ended
 
 
-def followed(run: Run, *states: str | None) -> list[str]:
+def followed(run: Run, slurm: Slurm, *states: str | None) -> list[str]:
     """Return the events of a run as words, for answers of Slurm: a state, "" without it, or None."""
-    run.client.moments = [*states]
+    slurm.moments = [*states]
     return [
         event.state.state if isinstance(event, status.Changed) else type(event).__name__
         for event in status.follow(run)
@@ -117,12 +117,12 @@ def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_ans
     run = new_run(tmp_path / "x-0001", 7)
     slurm.add(run.script, 7)
     silences = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
-    told = followed(run, *silences)
+    told = followed(run, slurm, *silences)
     assert told == ["RUNNING", "Notice", "Notice", "COMPLETED", "Outcome"]
     gaps = ("RUNNING", "", "", "RUNNING", "", None, "", "COMPLETED")
-    assert followed(run, *gaps)[-1] == "Outcome"
+    assert followed(run, slurm, *gaps)[-1] == "Outcome"
     with pytest.raises(JobLostError):
-        followed(run, "RUNNING", "", "", "")
+        followed(run, slurm, "RUNNING", "", "", "")
 
 
 @pytest.mark.usefixtures("clock")
@@ -130,5 +130,5 @@ def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_ans
 def test_a_local_cluster_is_asked_each_second(cluster, most, tmp_path, slurm):
     run = new_run(tmp_path / "x-0001", 7, cluster=cluster)
     slurm.add(run.script, 7)
-    assert followed(run, *["RUNNING"] * 100, "COMPLETED")[-1] == "Outcome"
+    assert followed(run, slurm, *["RUNNING"] * 100, "COMPLETED")[-1] == "Outcome"
     assert most / 2 < time.monotonic() <= most

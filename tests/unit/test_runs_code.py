@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.run_fixtures import full
 from tests.unit.samples import make_case, read_script
 from toolkit import git, scripts
 from toolkit.api.run import write
 from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
-from toolkit.files import write_atomically
+from toolkit.files import hash_file, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
@@ -52,10 +53,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def full(*_: object, **__: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
 # The record of the code.
 
 
@@ -73,11 +70,8 @@ def test_a_tree_is_its_commit_and_what_differs_without_secrets(tree, monkeypatch
     found, diff = recorded(tree)
     assert (found.commit, found.branch) == (call(tree, "rev-parse", "HEAD").strip(), "main")
     assert (found.is_changed, found.untracked, diff) == (False, (), "")
-    summed = subprocess.run(
-        ["sha256sum", "src/train.py"], capture_output=True, text=True, check=True
-    )
     assert found.script
-    assert found.script.sha256 == summed.stdout.split()[0]
+    assert found.script.sha256 == hash_file(tree / "src/train.py")
     (tree / ".env").write_text("A=before\n")
     call(tree, "add", "--all")
     (tree / ".env").write_text("A=after\n")
@@ -110,15 +104,18 @@ def test_a_user_without_a_home_has_a_tree_and_no_index(tree, monkeypatch):
     assert known_directories() == ()
 
 
-@pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])
-def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(
-    tree, key, tmp_path, monkeypatch
-):
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    program.chmod(0o755)
-    for name in (key, "diff.x.textconv", "diff.x.command"):
-        call(tree, "config", name, str(program))
+def program(path: Path, body: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(tree, tmp_path, monkeypatch):
+    ran = program(tmp_path / "program", f"touch {tmp_path}/ran")
+    own = ("fsmonitor", "hooksPath", "pager")
+    for name in (*(f"core.{each}" for each in own), "diff.external", "diff.x.textconv"):
+        call(tree, "config", name, str(ran))
     (tree / "src/train.py").write_text("print(2)\n")
     (tree / ".gitattributes").write_text("* diff=x\n")
     for name in ("GIT_DIR", "GIT_INDEX_FILE"):
@@ -135,13 +132,10 @@ def test_a_git_that_hangs_fails_or_floods_and_a_full_disk_stop_no_run(
         monkeypatch.setattr(code, "write_atomically", full)
         code.record(Run(tree.parent), None, tree, ())
         return
-    program = tmp_path / "bin/git"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{body}\n")
-    program.chmod(0o755)
     monkeypatch.setattr(git, "_PATIENCE", 0.2)
     monkeypatch.setattr(git, "_MOST_NAMES", 1000)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    path = program(tmp_path / "bin/git", body)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     found, _ = recorded(tree)
     assert found.script
     assert found.commit == ""
@@ -157,17 +151,11 @@ def test_the_job_and_a_repetition_tell_that_the_script_has_changed(tree, tmp_pat
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"
 
-    def said() -> str:
-        done = subprocess.run(["bash", "-c", part], capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        return done.stdout
-
-    assert said() == "end\n"
-    path.write_text("print(2)\n")
     changed = f"toolkit: {path} has changed since this job was submitted; it runs as it is now\n"
-    assert said() == f"{changed}end\n"
-    path.unlink()
-    assert said() == "end\n"
+    for act, said in ((bool, ""), (lambda: path.write_text("2"), changed), (path.unlink, "")):
+        act()
+        done = subprocess.run(["bash", "-c", part], capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == (f"{said}end\n", "")
     other, run = ScriptFile(path="/x/train.py", sha256="0"), Run(tree.parent / "run")
     assert code.change_since(run, other) == "", "there is no plan"
     run.plan = decided
@@ -190,12 +178,9 @@ def job_of(tree: Path, folder: str = "src", cwd: str = "") -> Case:
     )
 
 
-def taken(tree: Path) -> tuple[Path, Snapshot]:
-    return found(write(job_of(tree)))
-
-
-def found(run: Run) -> tuple[Path, Snapshot]:
-    """The copy of a run, and its record."""
+def taken(case: Case) -> tuple[Path, Snapshot]:
+    """The copy of a new run, and its record."""
+    run = write(case)
     snapshot = code.snapshot_of(run)
     assert snapshot is not None
     return run.directory / "code", snapshot
@@ -207,18 +192,12 @@ def names(copy: Path) -> set[str]:
 
 
 SECRETS = ".env .env.production prod.ENV deep/in/.netrc id_ed25519 server.pem secrets.yaml".split()
-COPIED: tuple[str, ...] = (
-    "new.py",
+COPIED = [
+    *"new.py 한글.py $(x) -n a\\b .env.example secrets.py environment.yml".split(),
     "a b",
     "\n",
-    "한글.py",
-    "$(x)",
-    "-n",
-    "a\\b",
-    ".env.example",
-    "secrets.py",
-)
-COPIED += ("environment.yml", "env.py", "tokenizer.json", "keys.py", "run.sh", ".gitignore")
+]
+COPIED += "env.py tokenizer.json keys.py run.sh .gitignore".split()
 
 
 def test_what_git_does_not_ignore_is_copied_but_no_secret_and_nothing_compiled(tree):
@@ -232,7 +211,7 @@ def test_what_git_does_not_ignore_is_copied_but_no_secret_and_nothing_compiled(t
     (tree / "nested/x.py").touch()
     call(tree, "add", "--all", "--", ":!nested")
     (tree / "src/gone.py").unlink()
-    for copy, record in (taken(tree), taken(tree)):  # without the run before
+    for copy, record in (taken(job_of(tree)), taken(job_of(tree))):  # without the run before
         assert names(copy) == set(record.files) == {*COPIED, "src/train.py"}
         assert set(record.left_out) == {*SECRETS, "nested/"}
     assert (copy / "new.py").read_text() == "A=1\n"
@@ -269,7 +248,7 @@ def test_links_lead_where_they_led_and_nothing_is_copied_through_one(tree, tmp_p
     for name, (target, _) in expected.items():
         (tree / name).symlink_to(target)
     (tree / "loop").symlink_to("loop")
-    copy, _ = taken(tree)
+    copy, _ = taken(job_of(tree))
     for name, (_, place) in expected.items():
         assert (copy / name).resolve() == copy / place
     assert (outside / "train.py").read_text() == "outside\n"
@@ -287,11 +266,11 @@ def test_what_cannot_be_copied_leaves_no_run(tree, monkeypatch, limit):
     if limit == "disk":
         monkeypatch.setattr("shutil.copyfileobj", full)
         with pytest.raises(OSError, match="No space"):
-            taken(tree)
+            taken(job_of(tree))
     else:
         monkeypatch.setattr(code, limit, 3 if limit == "MOST_FILES" else 4000)
         with pytest.raises(NoSpaceError) as caught:
-            taken(tree)
+            taken(job_of(tree))
         assert "checkpoints" in caught.value.details[0]
         assert ".gitignore" in (caught.value.next_step or "")
     assert list((tree / "runs").iterdir()) == []
@@ -313,26 +292,25 @@ def again(run: Path, here: Path) -> Case:
 
 def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree):
     (tree / ".env").write_text("A=1\n")
-    first, before = taken(tree)
+    first, before = taken(job_of(tree))
     record = (first.parent / "code.json").read_text()
     (tree / "src/train.py").write_text("print(2)\n")
     (first / "checkpoint.pt").touch()
     for copy in (first, tree / "runs/train-0002/code"):
-        run = write(again(copy.parent, tree))
-        copied, now = found(run)
+        copied, now = taken(again(copy.parent, tree))
         assert (copied / "src/train.py").read_text() == "print(1)\n"
         assert names(copied) == set(before.files)
-        assert (run.plan.directory, now) == (str(copied), before)
-        assert (run.directory / "code.json").read_text() == record
+        assert (Run(copied.parent).plan.directory, now) == (str(copied), before)
+        assert (copied.parent / "code.json").read_text() == record
         subprocess.run(["rm", "-r", copy.parent], check=True)
-    live, own = resolve(str(run.directory), tree, is_live=True)
+    live, own = resolve(str(copied.parent), tree, is_live=True)
     assert (live.folder, live.is_copy) == (str(tree / "src"), False)
     assert own.values["script"] == str(tree / "src/train.py")
 
 
 @pytest.mark.parametrize("change", ["edited", "removed", "record"])
 def test_a_snapshot_that_was_changed_is_not_run_again(tree, change):
-    copy, _ = taken(tree)
+    copy, _ = taken(job_of(tree))
     if change == "record":
         write_atomically(copy.parent / "snapshot.json", to_json(Job()))
     else:

@@ -59,7 +59,14 @@ def states_of(queued: str, accounted: str = "", ids: Sequence[int] = (7,)) -> di
 
 # Values.
 
-TIMES = {"30": 30, "30:01": 31, "2:00:00": 120, "1-0": 1440, "1-12:30": 2190, "1-12:30:00": 2190}
+TIMES: dict[str, int | None] = {
+    "30": 30,
+    "30:01": 31,
+    "2:00:00": 120,
+    "1-0": 1440,
+    "1-12:30": 2190,
+    "1-12:30:00": 2190,
+}
 TIMES |= {"infinite": None, "UNLIMITED": None}
 
 
@@ -232,7 +239,7 @@ def test_jobs_of_every_version(version, command):
 def test_a_cluster_of_every_version(version):
     slurm = Slurm(sinfo=answer(version, "sinfo"), **{"--mpi=list": answer(version, "mpi")})
     debug, main = slurm.partitions()
-    own = {"nodes": 3, "cpus": 8, "memory": 8192, "gpus": 4, "gpu_type": "v100"}
+    own: dict[str, Any] = {"nodes": 3, "cpus": 8, "memory": 8192, "gpus": 4, "gpu_type": "v100"}
     own["gpus_by_type"] = {"v100": 4}
     assert debug == Partition(name="debug", max_minutes=30, max_nodes=1, **own)
     assert main == Partition(name="main", default=True, **own)

@@ -1,4 +1,4 @@
-"""The door into a running job: where it is, what its files are, and whose servers are forwarded."""
+"""The door into a running job: where it is, its files, whose servers are forwarded, and notebooks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ import re
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.run_fixtures import new_run
-from tests.unit.samples import make_case
-from toolkit import scripts
-from toolkit.cli.connect import _BLOCK, host_block
+from tests.unit.run_fixtures import Slurm, new_run
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
+from toolkit import scripts, sites
+from toolkit.cli import connect
+from toolkit.cli.connect import _BLOCK, host_block, idle_seconds
+from toolkit.cli.connect import notebook_stop as stop
 from toolkit.config import package_directory
-from toolkit.errors import UntrustedError, UsageError
+from toolkit.errors import BusyError, JobLostError, PlanError, UntrustedError, UsageError
+from toolkit.model.image import Environment, Packages, Python
+from toolkit.model.job import Job
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
+from toolkit.planning.settings import Layer
+from toolkit.planning.target import understand
 from toolkit.runs import ssh, status
 from toolkit.runs.run import Run
 
@@ -26,14 +34,11 @@ _DOOR = package_directory("scripts") / "door.sh"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, slurm: Slurm) -> Run:
     """A run on two nodes with two ranks each, in a directory whose name ssh could misread."""
-    directory = tmp_path / "it's 50%h"
-    directory.mkdir()
-    running = new_run(directory / "runs/Train@1+a=b-0001", 7, plan=decide(make_case({"nodes": 2})))
-    states = [JobState(job_id=7, state="RUNNING", nodes="nid[001-002]")]
-    monkeypatch.setattr(status, "running", lambda _: states)
-    return running
+    directory = tmp_path / "it's 50%h" / "runs/Train@1+a=b-0001"
+    slurm.add(job_id=7, nodes="nid[001-002]")
+    return new_run(directory, 7, plan=decide(make_case({"nodes": 2})))
 
 
 def test_a_node_by_its_name_or_by_a_rank(run):
@@ -92,7 +97,7 @@ def test_the_step_listens_on_no_port_and_hides_no_line(run):
     assert words[-4:] == ("bash", str(run.directory.absolute() / "ssh/door"), "image", "6006")
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "conda", "none", "pyxis"])
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
 def test_a_session_enters_what_the_ranks_run_in(runtime):
     plan = decide(make_case({"nodes": 1}))
     text = scripts.session(replace(plan, container=replace(plan.container, runtime=runtime)))
@@ -101,9 +106,7 @@ def test_a_session_enters_what_the_ranks_run_in(runtime):
     assert subprocess.run(("bash", "-n"), input=text, text=True).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["0", "65536", "-1", "tcp:80", "run/server.sock", "", "٣", "/" + "x" * 107]
-)
+@pytest.mark.parametrize("text", ["0", "65536", "tcp:80", "run/s.sock", "", "٣", "/" + "x" * 107])
 def test_a_target_that_is_none(text):
     with pytest.raises(UsageError):
         ssh.target(text)
@@ -172,19 +175,202 @@ def test_the_directory_of_sockets_is_ones_own(tmp_path, monkeypatch):
 
 def test_servers_and_nodes_have_sockets_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     run = Run(tmp_path / "runs/train-0001")
-
-    def name(where: str, node: str = "") -> str:
-        return ssh.socket_path(ssh.Door(run, 7, node, where)).name
-
-    places = [
-        ("6006", "nid001"),
-        ("6006", "nid002"),
-        ("/a/s.sock", "nid001"),
-        ("/b/s.sock", "nid001"),
-    ]
-    names = [name(*place) for place in places]
-    assert len(set(names)) == 4
+    odd = "/tmp/of user:6006\n" + "x" * 20
+    servers = [("6006", "nid001"), ("6006", "nid002"), ("/a/s.sock", ""), ("/b/s.sock", "")]
+    doors = [ssh.Door(run, 7, node, server) for server, node in (*servers, (odd, ""))]
+    names = [ssh.socket_path(door).name for door in doors]
+    assert len(set(names)) == 5
     assert names[2].endswith("-s.sock")
-    odd = name("/tmp/of user:6006\n" + "x" * 20)
-    assert re.fullmatch(r"train-0001-[0-9a-f]{6}-[a-z0-9-]{24}", odd)
+    assert re.fullmatch(r"train-0001-[0-9a-f]{6}-[a-z0-9-]{24}", names[-1])
+
+
+def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(UntrustedError):
+        ssh.Entrance(tmp_path / "door").require_free()
+    tmp_path.chmod(0o700)
+    with pytest.raises(UsageError, match="at most 107 bytes"):
+        ssh.Entrance(tmp_path / ("d" * 107)).require_free()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a socket"):
+        ssh.Entrance(tmp_path / "file").require_free()
+    assert (tmp_path / "file").exists()
+    with socket.socket() as port, socket.socket(socket.AF_UNIX) as dead:
+        port.bind(("127.0.0.1", 0))
+        port.listen()
+        with pytest.raises(BusyError, match="listens on port"):
+            ssh.Entrance(Path(), port.getsockname()[1]).require_free()
+        dead.bind(str(tmp_path / "door"))
+        dead.listen()
+        with pytest.raises(BusyError, match="listens on /"):
+            ssh.Entrance(tmp_path / "door").require_free()
+    ssh.Entrance(tmp_path / "door").require_free()
+    assert not (tmp_path / "door").exists()
+
+
+# Notebooks.
+
+_JUPYTER = replace(MANIFEST, packages=Packages(pip={"jupyterlab": "4.6.6", "torch": "2.13.0"}))
+
+
+def notebook(job: dict[str, Any] | None = None, **changes: Any) -> Any:
+    given = {"launcher": "notebook", "arguments": ("0", "."), "ntasks_per_node": None, "nodes": 1}
+    given |= job or {}
+    settings = {"script": "jupyter", "is_program": True, "manifest": _JUPYTER, **changes}
+    return make_case(given, **settings)
+
+
+def refusal(given: Any) -> str:
+    with pytest.raises(PlanError) as caught:
+        decide(given)
+    return " ".join(f"{each.place} {each.cause} {each.next_step}" for each in caught.value.findings)
+
+
+TIMES = {None: 0, "30m": 1800, "2h": 7200, "90s": 90, "30": 1800}
+TIMES |= dict.fromkeys(["", "0m", "1.5h", "-1m", "30 m", "1d", "٣m", "9999999m"])
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_times_without_use(text):
+    if TIMES[text] is None:
+        with pytest.raises(UsageError):
+            idle_seconds(text)
+    else:
+        assert idle_seconds(text) == TIMES[text]
+
+
+CONDA = Environment(name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3")
+PYTHON = Python(path=CONDA.python, version="3.11", modules=("json", "torch"))
+BARE = replace(MANIFEST, packages=Packages(pip={"torch": "2.13.0"}))
+IN_CONDA = replace(MANIFEST, packages=Packages(), pythons=(PYTHON,))
+ABLE = replace(IN_CONDA, pythons=(replace(PYTHON, modules=("jupyterlab",)),))
+ENTERED = {"runtime": "conda", "conda_env": "digits"}
+NO_GPUS = replace(FACTS, partitions=[replace(each, gpus=0, gpu_type="") for each in PARTITIONS])
+DAYS = {"partition": "cas_v100_4", "gpus": "1", "time": "2-0:00:00"}
+SHORT = replace(LOCAL, notebook_minutes=600)
+ONE_DAY = "site neuron gives notebooks 1440 minutes at most"
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "words"),
+    [
+        ({}, {"manifest": BARE}, "--with jupyter"),
+        ({}, {"manifest": None}, ""),  # what is not known is not refused
+        (ENTERED, {"manifest": IN_CONDA}, "'/e/it s/bin/python3' -m pip install jupyterlab"),
+        (ENTERED, {"manifest": ABLE}, ""),
+        ({"runtime": "docker"}, {"image": "mine:latest"}, "build --engine docker gives a SIF"),
+        ({"time": "12:00:00"}, {"site": SHORT}, "site local gives notebooks 600 minutes at most"),
+        ({"time": "10:00:00"}, {"site": SHORT}, ""),
+        ({"gpus": "1"}, {"facts": NO_GPUS}, "main has 0 GPUs, 1 was asked for leave --gpus out"),
+        ({"partition": "jupyter"}, {"site": "neuron"}, "partition jupyter takes no batch jobs"),
+        (DAYS, {"site": "neuron"}, ONE_DAY),
+        ({"array": "0-3"}, {}, "--array"),
+    ],
+)
+def test_what_cannot_be_a_notebook_is_refused(job, changes, words):
+    if job is ENTERED:
+        changes = {"environment": CONDA, "image": "", **changes}
+    if "site" in changes and isinstance(changes["site"], str):
+        changes = {"site": sites.load(changes["site"])}
+    given = notebook(job, **changes)
+    if words:
+        assert words in refusal(given)
+    else:
+        decide(given)
+
+
+def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts():
+    text = scripts.script(
+        decide(notebook({"runtime": "pyxis"}, image="/images/mine.sqsh", manifest=None))
+    )
+    mounts = "--container-mounts=$TOOLKIT_NOTEBOOK:$TOOLKIT_NOTEBOOK,"
+    assert f'pyxis=("${{pyxis[@]/#--container-mounts=/{mounts}}}")' in text
+
+
+def test_a_directory_that_is_called_as_the_server_is_no_job(tmp_path):
+    (tmp_path / "jupyter").mkdir()
+    known, flags = Job(launcher="notebook"), Layer("flag", {})
+    target, *_ = understand("jupyter", flags, tmp_path, known, is_command=False)
+    assert (target.script, target.is_program) == ("jupyter", True)
+
+
+def test_the_script_holds_no_token_and_no_port():
+    text = scripts.script(decide(notebook()))
+    assert "umask 077" in text
+    assert "--port" not in text
+    assert '"KernelManager.transport": "ipc"' in text
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssh.Door:
+    """The way to a server of an array of two elements on one node."""
+    states = [JobState(job_id=number, state="RUNNING", nodes="nid001") for number in (71, 72)]
+    monkeypatch.setattr(status, "running", lambda _: states)
+    run = tmp_path / "runs/notebook-0001"
+    run.mkdir(parents=True)
+    return ssh.locate(Run(run), "8888")
+
+
+def test_the_first_element_of_an_array_is_reached_while_it_is_on_its_node(server):
+    assert (server.node, server.job_id, server.target) == ("nid001", 71, "8888")
+    assert server.is_running()
+    assert not server._replace(node="nid002").is_running()
+    assert not server._replace(job_id=70).is_running()  # another element, which has ended
+
+
+def a_notebook(directory: Path, job_id: int) -> Run:
+    return new_run(directory, job_id, plan=decide(notebook()))
+
+
+def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path):
+    plans = [decide(notebook()), decide(notebook()), decide(make_case())]
+    runs = [new_run(tmp_path / f"x-{number}", plan=plan) for number, plan in enumerate(plans)]
+    for number, run in enumerate(runs):
+        os.utime(run.directory / "plan.json", (number, number))
+    for name in ("x-1", "x-0", "x-1"):
+        newest = ssh.newest(tmp_path)
+        assert newest is not None
+        assert newest.name == name
+        (tmp_path / name / "outcome.json").touch()
+
+
+def test_ctrl_c_says_what_slurm_may_have(tmp_path, slurm, monkeypatch, capsys):
+    run = a_notebook(tmp_path / "notebook-0001", 7)
+    (run.directory / "allocation").touch()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    changed = {"patiently": lambda *_: make_case(), "with_image": lambda case, _: case}
+    for name, value in {**changed, "write": lambda _: run, "submit": interrupt}.items():
+        monkeypatch.setattr(connect, name, value)
+    with pytest.raises(click.Abort):
+        connect.notebook_start.main([str(tmp_path)], standalone_mode=False)
+    assert "Slurm may have the job of notebook-0001" in capsys.readouterr().err
+    slurm.silent = 99
+    assert "no Slurm controller answers: its nodes are free as soon as" in connect._cancelled(run)
+
+
+def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, slurm, capsys):
+    run = a_notebook(tmp_path / "notebook-0001", 7)
+    slurm.add(run.script.parent / "other", 7)
+    stop.main(["--runs", str(tmp_path)], standalone_mode=False)
+    assert "notebook-0001 has ended already" in capsys.readouterr().out
+    assert slurm.cancelled == []
+
+
+def test_a_token_goes_to_the_server_that_listens_and_to_none_that_others_could_have_named(
+    tmp_path, slurm
+):
+    run = a_notebook(tmp_path / "notebook-0001", 7)
+    slurm.add(job_id=7, nodes="nid001")
+    with pytest.raises(JobLostError, match="not listen yet"):
+        ssh.server(run)
+    (run.directory / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
+    (run.directory / "token").write_text("secret")
+    assert ssh.server(run).token == "secret"
+    run.directory.chmod(0o1777)
+    with pytest.raises(UntrustedError, match="every user"):
+        ssh.server(run)

@@ -235,25 +235,23 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm: Slurm) -> Run:
     return paths
 
 
-def followed(
-    paths: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> list[str]:
+def followed(paths: Run, slurm: Slurm, monkeypatch: Any, capsys: Any) -> list[str]:
     """Follow the run for a while, as far as it has not ended by then."""
     monkeypatch.setattr(status, "_pause", lambda *_: 0.0)
     monkeypatch.setattr(status, "_CHECK_SECONDS", 0.0)
-    paths.client.moments = ["RUNNING", "RUNNING", "RUNNING", None]
+    slurm.moments = ["RUNNING", "RUNNING", "RUNNING", None]
     monkeypatch.setattr(status, "_PATIENCE", 0.0)
     with pytest.raises(SlurmUnreachableError):
         shown.show(paths, as_json=False)
     return capsys.readouterr().err.splitlines()
 
 
-def test_silence_is_reported_once_with_what_to_type(paths, monkeypatch, capsys):
+def test_silence_is_reported_once_with_what_to_type(paths, slurm, monkeypatch, capsys):
     log = paths.logs / "7.log"
     log.write_text("begins\n")
     os.utime(log, (time.time() - 400,) * 2)
     what = "nothing was printed for 6 minutes; where the ranks are: toolkit stacks train-0001"
-    lines = followed(paths, monkeypatch, capsys)
+    lines = followed(paths, slurm, monkeypatch, capsys)
     assert [line for line in lines if line.startswith("silent")] == [f"silent     {what}"]
     assert f"silent     {what}" in CliRunner().invoke(explain_command).output.splitlines()
 
@@ -269,7 +267,7 @@ def test_silence_is_reported_once_with_what_to_type(paths, monkeypatch, capsys):
     ],
 )  # fmt: skip
 def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
-    ends, minutes, expected, paths, monkeypatch, capsys
+    ends, minutes, expected, paths, slurm, monkeypatch, capsys
 ):
     for rank, suffix in enumerate(ends.split()):
         (paths.reports / f"{rank}.{suffix}").write_text(head(rank))
@@ -277,7 +275,7 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
         (paths.reports / f"{rank}-7.process").write_text(head(rank, is_rank=0))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + minutes * 60)
-    lines = followed(paths, monkeypatch, capsys)
+    lines = followed(paths, slurm, monkeypatch, capsys)
     told = [line.partition(" ")[2].strip() for line in lines if line.startswith("waiting")]
     assert told == ([f"{expected}: toolkit stacks train-0001"] if expected else [])
     for command in (explain_command, ps_command):

@@ -52,7 +52,8 @@ def lost(directory: Path, attempt: Submission = ATTEMPT) -> Run:
 )
 def test_a_run_is_one_job(happens, late, silent, tmp_path):
     run = new_run(tmp_path / "x-0001")
-    run.client = slurm = Slurm(*happens, late=late, silent=silent)
+    run.client = slurm = Slurm(*happens)
+    slurm.late, slurm.silent = late, silent
     number = submit(run, None, Wait(60))
     assert (run.job, slurm.calls) == (Run(run.directory).job, len(happens))
     assert [job.job_id for job in slurm.jobs_known] == [number] == [run.job_id]
@@ -72,7 +73,8 @@ def test_a_run_is_one_job(happens, late, silent, tmp_path):
 )
 def test_what_is_not_known_is_never_submitted_again(happens, late, silent, error, jobs, tmp_path):
     run, is_known = new_run(tmp_path / "x-0001"), error is not AnswerLostError
-    run.client = slurm = Slurm(*happens, late=late, silent=silent)
+    run.client = slurm = Slurm(*happens)
+    slurm.late, slurm.silent = late, silent
     with pytest.raises(error) as caught:
         submit(run, None, Wait(60))
     assert len(slurm.jobs_known) == jobs

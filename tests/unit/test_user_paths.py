@@ -23,15 +23,11 @@ ROOT = Path(files.__file__).parents[1]
 RUN = "run --site generic --dry-run --image /x.sif"
 COMMANDS = {
     "lint F": 78,
-    "lint --fix F": 78,
     "image build ./F.toml": 78,
     "image build ./based.toml": 68,
-    "image render ./F.toml": 78,
     "image render ./extends.toml": 78,
-    "image lock ./F.toml": 78,
     "image import --name new F": 78,
     "image show ./F": 0,
-    "image verify ./F": 68,
     "image sign ./F --key F": 68,
     "site check ./F": 78,
     "cluster up --shape F": 78,
