@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -33,6 +34,7 @@ _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.AS
 _LONGEST_PATH = 86  # bytes: macOS has 103 for a socket, and ssh adds 17 while it makes its own
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
+_MOST_NOISE = 100  # lines before a command's own output that are kept
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
 # refused where another connection has them.
@@ -170,7 +172,7 @@ def run(
         LoginLostError: the connection was lost.
         LoginError: it is not run: something else answers.
     """
-    token, group, noise = os.urandom(8).hex(), b"", b""
+    token, group, noise = os.urandom(8).hex(), b"", deque[bytes](maxlen=_MOST_NOISE)
     mark = re.compile(rb"%s (\d+)\r?\n" % token.encode())
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -190,7 +192,8 @@ def run(
     try:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)
-            group, noise = match[1] if match else b"", (noise + line)[-_CHUNK:]
+            group = match[1] if match else b""
+            noise.append(line)
         chunks = iter(lambda: output.read1(_CHUNK), b"")
         for chunk in chunks if printed is None else _new(output, printed):
             sys.stdout.buffer.write(chunk)
@@ -208,7 +211,7 @@ def run(
     raise LoginError(
         f"{login} does not run commands (exit code {code})",
         place="--on",
-        details=noise.decode("utf-8", "replace").strip().splitlines()[-6:],
+        details=b"".join(noise).decode("utf-8", "replace").strip().splitlines()[-6:],
         next_step=f"ssh {login} true",
     )
 

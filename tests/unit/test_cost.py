@@ -160,7 +160,12 @@ def test_usage_by_group_and_end_state():
 
 def test_usage_since_before_there_were_computers(monkeypatch):
     asked: list[str] = []
-    monkeypatch.setattr(accounting, "ask", lambda _, __, *options: asked.extend(options) or [])
+
+    def ask(_: object, __: object, *options: str) -> list[dict[str, str]]:
+        asked.extend(options)
+        return []
+
+    monkeypatch.setattr(accounting, "ask", ask)
     monkeypatch.setattr(cost, "find_cluster", lambda _: SimpleNamespace(client=None))
     done = CliRunner().invoke(cli, ["usage", "--since", "999999999999d"])
     assert done.exit_code == 0, done.exception

@@ -42,16 +42,17 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_is_found_is_also_started_and_named_in_a_manifest(program):
+    assert shell.which("debootstrap") == str(program)
     assert shell.run(["debootstrap", "x"]).stdout == "debootstrap 9.8.7 x\n"
     assert shell.run(["debootstrap", "x"], env={"PATH": "/bin"}).ok
     assert tool_versions("apptainer 1.4.5")["debootstrap"] == "9.8.7"
 
 
 @pytest.mark.parametrize("way", ["fails", "is missing"])
-def test_a_tool_that_fails_or_is_missing_fails_no_finished_build(program, way):
+def test_a_tool_that_fails_or_is_missing_fails_no_finished_build(program, way, monkeypatch):
     program.write_text("#!/bin/sh\nexit 1\n")
     if way == "is missing":
-        program.unlink()
+        monkeypatch.setattr(shell, "which", lambda _: None)
         with pytest.raises(NeedsInstallError):
             shell.run(["debootstrap"])
     assert "debootstrap" not in tool_versions("apptainer 1.4.5")
