@@ -8,6 +8,7 @@ An answer that is the one of the version before has no file of its own.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,61 +93,45 @@ def keep(answers: Mapping[str, Mapping[str, str]]) -> None:
         before = texts
 
 
-class Cluster:
-    """A local cluster of the version that is installed."""
-
-    def __init__(self) -> None:
-        self._env = {
-            **os.environ,
-            "TOOLKIT_CLUSTER_DIR": str(PLACE / "c"),
-            "TOOLKIT_CLUSTER": "answers",
-        }
-
-    def toolkit(self, *words: str) -> None:
-        """Run the toolkit."""
-        subprocess.run((sys.executable, "-m", "toolkit", *words), env=self._env, check=True)
-
-    def call(self, *words: str) -> str:
-        """Run a command of Slurm's and return what it prints."""
-        command = (sys.executable, "-m", "toolkit", "cluster", "exec", "--", *words)
-        done = subprocess.run(
-            command, env=self._env, cwd=PLACE, text=True, capture_output=True, check=False
-        )
-        return done.stdout or done.stderr
-
-    def submit(self, name: str, body: str, options: Sequence[str]) -> int:
-        """Submit a script as the client does."""
-        SCRIPT.write_text(f"#!/bin/bash\n{body}\n")
-        words = (
-            "sbatch",
-            "--parsable",
-            f"--job-name={name}",
-            "--output=/dev/null",
-            *options,
-            str(SCRIPT),
-        )
-        return int(self.call(*words))
-
-    def wait(self, job_id: int, state: str) -> None:
-        """Wait until a job is in a state."""
-        until = time.monotonic() + 150
-        while state not in self.call(
-            "squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"
-        ):
-            if time.monotonic() > until:
-                raise SystemExit(f"job {job_id} is not {state}")
-            time.sleep(0.5)
+def toolkit(*words: str) -> str:
+    """Run the toolkit with a local cluster of the version that is installed."""
+    env = os.environ | {"TOOLKIT_CLUSTER_DIR": f"{PLACE}/c", "TOOLKIT_CLUSTER": "answers"}
+    argv = (sys.executable, "-m", "toolkit", *words)
+    done = subprocess.run(argv, env=env, cwd=PLACE, text=True, capture_output=True, check=False)
+    return done.stdout or done.stderr
 
 
-def run_jobs(cluster: Cluster) -> dict[str, int]:
+def call(*words: str) -> str:
+    """Run a command of Slurm's and return what it prints."""
+    return toolkit("cluster", "exec", "--", *words)
+
+
+def submit(name: str, body: str, options: Sequence[str]) -> int:
+    """Submit a script as the client does."""
+    SCRIPT.write_text(f"#!/bin/bash\n{body}\n")
+    own = (f"--job-name={name}", "--output=/dev/null")
+    return int(call("sbatch", "--parsable", *own, *options, str(SCRIPT)))
+
+
+def wait(job_id: int, state: str) -> None:
+    """Wait until a job is in a state."""
+    until = time.monotonic() + 150
+    shown = ("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
+    while state not in call(*shown):
+        if time.monotonic() > until:
+            raise SystemExit(f"job {job_id} is not {state}")
+        time.sleep(0.5)
+
+
+def run_jobs() -> dict[str, int]:
     """Run the jobs until each is in the state that the examples are to show."""
-    ids = {name: cluster.submit(name, *job) for name, job in JOBS.items()}
+    ids = {name: submit(name, *job) for name, job in JOBS.items()}
     for name in ("cancelled", "requeued", "sweep", "gpus"):
-        cluster.wait(ids[name], "RUNNING")
+        wait(ids[name], "RUNNING")
     time.sleep(2)
-    cluster.call("scancel", str(ids["cancelled"]), str(ids["sweep"]))
-    cluster.call("scontrol", "requeue", str(ids["requeued"]))
-    cluster.wait(ids["timeout"], "TIMEOUT")
+    call("scancel", str(ids["cancelled"]), str(ids["sweep"]))
+    call("scontrol", "requeue", str(ids["requeued"]))
+    wait(ids["timeout"], "TIMEOUT")
     time.sleep(2)
     return ids
 
@@ -155,26 +140,22 @@ def main() -> None:
     """Bring up a cluster, run the jobs and write the answers."""
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
-    cluster = Cluster()
     shape = PLACE / "shape.toml"
     shape.write_text(SHAPE)
-    cluster.toolkit("cluster", "up", "--shape", str(shape))
+    toolkit("cluster", "up", "--shape", str(shape))
     try:
-        ids = run_jobs(cluster)
-        version = cluster.call("sinfo", "--version").split()[-1]
+        ids = run_jobs()
+        version = call("sinfo", "--version").split()[-1]
         answers = {one: {name: answer(one, name) for name in ANSWERS} for one in versions()}
+        marks = {"=IDS": f"={','.join(map(str, ids.values()))}", "=ID": f"={ids['debug']}"}
         answers[version] = {}
         for name, words in ANSWERS.items():
-            known = ",".join(map(str, ids.values()))
-            asked = [
-                word.replace("=IDS", f"={known}").replace("=ID", f"={ids['debug']}")
-                for word in words
-            ]
-            answers[version][name] = cluster.call(*asked)
+            asked = [re.sub("=IDS?$", lambda mark: marks[mark[0]], word) for word in words]
+            answers[version][name] = call(*asked)
         keep(answers)
         print(f"wrote {GOLDEN / version}")
     finally:
-        cluster.toolkit("cluster", "down")
+        toolkit("cluster", "down")
         shutil.rmtree(PLACE, ignore_errors=True)
 
 

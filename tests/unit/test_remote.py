@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -239,25 +240,6 @@ def test_commands_about_this_machine_need_no_login(on, codes, tmp_path):
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize(
-    "words", ["doctor --nodes 2", "site init ours --probe", "cancel train-0001"]
-)
-def test_what_may_act_is_not_repeated_over_a_new_connection(words, project, monkeypatch):
-    calls: list[str] = []
-
-    def lose(login: str, script: str, **_: object) -> int:
-        assert not calls, script
-        calls.append(login)
-        raise LoginLostError("the connection was lost")
-
-    monkeypatch.chdir(project)
-    for name in ("connect", "put"):
-        monkeypatch.setattr(f"toolkit.cli.remote.{name}", lambda *_: None)
-    monkeypatch.setattr("toolkit.cli.remote.run", lose)
-    with pytest.raises(LoginLostError):
-        cli.run_on("site", words.split())
-
-
 _FORWARD, _START = ["forward", "a-0001"], ["notebook", "start"]
 # Words of a command, where its connections arrive here, and the words that go there, with an S for the socket.
 PLACES = [
@@ -275,52 +257,52 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     words, here, there, tmp_path, monkeypatch
 ):
     tmp_path.chmod(0o700)
-    calls: list[tuple[str, ...]] = []
+    calls: list[Any] = []
     monkeypatch.setattr(cli, "connect", lambda *_: None)
     monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
-
-    def hop(_: str, *ends: str) -> nullcontext[None]:
-        calls.append(ends)
-        return nullcontext()
-
-    def run(_: str, given: list[str], before: str) -> int:
-        calls.append((*given, before))
-        return 0
-
-    monkeypatch.setattr(cli, "hop", hop)
-    monkeypatch.setattr(cli, "_run", run)
+    monkeypatch.setattr(cli, "hop", lambda *ends: calls.append(ends) or nullcontext())
+    monkeypatch.setattr(cli, "_run", lambda *given: calls.append(given) or 0)
     cli.run_on("site", [word.format(tmp_path) for word in words])
-    (own, socket), (*given, before) = calls
+    (_, own, socket), (_, given, before) = calls
     assert own == here.format(tmp_path)
     assert given == [f"--socket={socket}" if word == "S" else word for word in there]
     assert f"mkdir -m 700 {socket[:-2]} ||" in before
 
 
-@pytest.mark.parametrize("words", [[*_FORWARD, "6006"], ["notebook", "connect"], _START])
-def test_the_hop_of_a_lost_connection_is_made_again(words, project, monkeypatch):
-    hops: list[tuple[str, ...]] = []
+@pytest.mark.parametrize(
+    ("words", "is_repeated"),
+    [
+        ("forward a-0001 6006", True),
+        ("notebook connect", True),
+        ("notebook start", False),  # it is not known here that nothing was submitted
+        ("doctor --nodes 2", False),
+        ("site init ours --probe", False),
+        ("cancel train-0001", False),
+    ],
+)
+def test_only_what_cannot_act_twice_is_repeated_over_a_new_connection(
+    words, is_repeated, project, monkeypatch
+):
+    calls: list[str] = []
 
-    def put(*_: str) -> None:
-        if len(hops) == 1:
+    def lose(login: str, *_: str, **__: object) -> int:
+        calls.append(login)
+        if len(calls) == 1:
             raise LoginLostError("the connection was lost")
-
-    def hop(*ends: str) -> nullcontext[None]:
-        hops.append(ends)
-        return nullcontext()
+        return 0
 
     monkeypatch.chdir(project)
-    for name in ("connect", "send"):
+    for name in ("connect", "send", "put"):
         monkeypatch.setattr(cli, name, lambda *_: None)
     monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
-    monkeypatch.setattr(cli, "put", put)
-    monkeypatch.setattr(cli, "hop", hop)
-    monkeypatch.setattr(cli, "run", lambda *_, **__: 0)
-    if words == _START:  # it is not known here that nothing was submitted
+    monkeypatch.setattr(cli, "hop", lambda *_: nullcontext())
+    monkeypatch.setattr(cli, "run", lose)
+    if is_repeated:
+        assert cli.run_on("site", words.split()) == 0
+    else:
         with pytest.raises(LoginLostError):
-            cli.run_on("site", words)
-        return
-    assert cli.run_on("site", words) == 0
-    assert len(hops) == 2
+            cli.run_on("site", words.split())
+    assert len(calls) == 1 + is_repeated
 
 
 def test_messages_name_commands_as_they_are_typed_here(monkeypatch):

@@ -343,7 +343,7 @@ def test_limits_of_slurm_go_before_those_that_are_written():
     neuron, partition = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
     written = cluster.limits(partition, neuron, {}, {})
     assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source=neuron.cited)
-    qos = cluster.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
+    qos = cluster.limits_of("normal|||\nv100|5||gres/gpu:a=9,gres/gpu=16\n", "Slurm's QOS")
     own = cluster.limits_of("|3|7|cpu=400\n", "Slurm's association")
     assert cluster.limits(partition, neuron, qos, own) == Limits(
         jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from toolkit.errors import SlurmUnreachableError
 from toolkit.slurm.client import Client
-from toolkit.slurm.parse import gpu_counts
+from toolkit.slurm.parse import gpus_in
 from toolkit.units import whole
 
 USAGE = (
@@ -80,12 +80,6 @@ def amounts(tres: str) -> dict[str, float]:
     }
 
 
-def gpus(tres: str) -> int:
-    """Return the GPUs in a list of trackable resources, which may count them by type as well."""
-    counts = gpu_counts(tres)
-    return counts.get("") or sum(counts.values())
-
-
 def seconds_of(text: str) -> float:
     """Return a CPU time of sacct in seconds: ``1-02:03:04``, ``01:02:03``, ``00:19.366``."""
     days, _, clock = text.rpartition("-")
@@ -134,7 +128,7 @@ def usage(jobs: Iterable[Job], by: str, since: float) -> tuple[list[Use], list[U
         key = (job[GROUPS[by]] or "-", state_of(job))
         elapsed = whole(job["ElapsedRaw"]) or 0
         cpu[key] += elapsed * (whole(job["AllocCPUS"]) or 0)
-        gpu[key] += elapsed * gpus(job["AllocTRES"])
+        gpu[key] += elapsed * gpus_in(job["AllocTRES"])
         ids[key].add(job["JobIDRaw"])
         eligible, start = whole(job["Eligible"]), whole(job["Start"])
         if eligible and start and start >= max(since, eligible):

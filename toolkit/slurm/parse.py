@@ -71,9 +71,11 @@ def gpu_counts(gres: str) -> dict[str, int]:
 def gpus_in(gres: str) -> int:
     """Return the GPUs in a list of generic resources, as any of Slurm's commands writes it.
 
-    Examples: ``gpu:v100:4(IDX:0-3)``, ``gres/gpu:2``, ``gres/gpu=8``.
+    Examples: ``gpu:v100:4(IDX:0-3)``, ``gres/gpu:2``, ``gres/gpu=8``. Trackable resources count all
+    of them beside those of each type: ``gres/gpu:v100=4,gres/gpu=8``.
     """
-    return sum(gpu_counts(gres).values())
+    counts = gpu_counts(gres)
+    return counts[""] if "=" in gres and "" in counts else sum(counts.values())
 
 
 def common_mpi_type(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
