@@ -260,8 +260,13 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
     calls: list[Any] = []
     monkeypatch.setattr(cli, "connect", lambda *_: None)
     monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
-    monkeypatch.setattr(cli, "hop", lambda *ends: calls.append(ends) or nullcontext())
-    monkeypatch.setattr(cli, "_run", lambda *given: calls.append(given) or 0)
+
+    def hop(*ends: str) -> nullcontext[None]:
+        calls.append(ends)
+        return nullcontext()
+
+    monkeypatch.setattr(cli, "hop", hop)
+    monkeypatch.setattr(cli, "_run", lambda *given: calls.append(given))
     cli.run_on("site", [word.format(tmp_path) for word in words])
     (_, own, socket), (_, given, before) = calls
     assert own == here.format(tmp_path)
