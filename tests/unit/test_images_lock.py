@@ -8,8 +8,8 @@ import os
 import tarfile
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.stand_in import standing_in
 from toolkit.errors import BuildError, CommandFailedError, ConfigError
@@ -26,7 +26,6 @@ from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.image import BaseImage, Layer
 from toolkit.shell import run
 
-RECIPE = 'summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 LOCK = Lock(
     name="small",
     recipe_hash="ab" * 32,
@@ -40,16 +39,50 @@ LOCK = Lock(
     brought={"pip": "23.0.1"},
     layers=(Layer(name="base", sha256="03" * 32),),
 )
+TEXT = format_lock(LOCK)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A recipe without a lock."""
+    path = tmp_path / "small.toml"
+    path.write_text('summary = "s"\nbase = { kind = "debootstrap", release = "bookworm" }\n')
+    return library.load(str(path))
 
 
 def test_a_lock_is_a_requirements_file_and_read_again():
-    text = format_lock(LOCK)
-    assert parse_lock(text, Lock) == LOCK
-    plain = [line for line in text.splitlines() if not line.startswith("#")]
+    assert parse_lock(TEXT, Lock) == LOCK
+    plain = [line for line in TEXT.splitlines() if not line.startswith("#")]
     assert plain == [f"horovod==0.28.1 --hash=sha256:{'cd' * 32}"]
 
 
-def wheels(directory, **files: bytes):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "has no lock"),
+        (TEXT.replace("#: epoch", "#: epoc"), "epoc"),
+        (TEXT.replace("--hash", "--has"), "no requirement with a hash"),
+        (TEXT.replace("sha256:cd", "sha256:/.", 1), "no requirement with a hash"),
+        (TEXT.replace("sha256:cd", "sha256:CD", 1), "a SHA-256"),
+        ('format = 2\nname = "small"\n', "make the lock again"),
+        ("", "name"),
+        (TEXT, "not the one that was locked"),
+        (format_lock(replace(LOCK, format=99)), "format 99"),
+    ],
+)
+def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path, small, text, reason):
+    path = locking.lock_path(str(tmp_path / "small.toml"))
+    assert path == tmp_path / "small.lock"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        locking.read(path, small)
+    right = replace(LOCK, recipe_hash=library.hash_recipe(small))
+    path.write_text(format_lock(right))
+    assert locking.read(path, small) == right
+
+
+def wheels(directory: Path, **files: bytes) -> Path:
     """Make a directory of files of packages: ``a_1`` is the wheel of a 1."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -57,7 +90,7 @@ def wheels(directory, **files: bytes):
     return directory
 
 
-def source(path, setup):
+def source(path: Path, setup: str = "") -> Path:
     """Make the source of a package."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
@@ -67,8 +100,8 @@ def source(path, setup):
     return path
 
 
-def names(files):
-    return sorted(file.name for file in files)
+def names(index: Index, wanted: dict[str, str]) -> list[str]:
+    return sorted(file.name for file in index.list_files(wanted, "3.11.2"))
 
 
 def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path):
@@ -85,28 +118,25 @@ def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path):
     }
     wanted = {"Some.Thing": "2", "b": "1", "gone": "1", "c": "9", "old": "2004d", "../../x": "1"}
     files = Index(settings=settings).list_files(wanted, "3.11.2")
-    assert names(files) == ["b-1-py3-none-any.whl", "some_thing-2.tar.gz"]
-    assert {file.package for file in files} == {"b", "some-thing"}
+    assert {file.package: file.name for file in files} == {
+        "b": "b-1-py3-none-any.whl",
+        "some-thing": "some_thing-2.tar.gz",
+    }
     for file in files:
         Index(settings=settings).fetch(file, tmp_path / "here")
         assert file.sha256 == hashlib.sha256((tmp_path / "here").read_bytes()).hexdigest()
     assert not ran.exists()
-    assert names(Index(settings=settings | {"no-index": "true"}).list_files(wanted, "3.11")) == [
-        "b-1-py3-none-any.whl"
-    ]
+    alone = Index(settings=settings | {"no-index": "true"})
+    assert names(alone, wanted) == ["b-1-py3-none-any.whl"]
 
 
 def test_the_index_of_a_recipe_matters_only_for_what_the_others_do_not_have(tmp_path):
-    offline = "http://127.0.0.1:1/simple"
     settings = {"index-url": tmp_path.as_uri(), "find-links": str(wheels(tmp_path, a_1=b""))}
-    source(tmp_path / "b-1.tar.gz", "")
-    index = Index(settings=settings, further=(offline,))
-    assert names(index.list_files({"a": "1", "b": "1"}, "3.11")) == [
-        "a-1-py3-none-any.whl",
-        "b-1.tar.gz",
-    ]
+    source(tmp_path / "b-1.tar.gz")
+    index = Index(settings=settings, further=("http://127.0.0.1:1/simple",))
+    assert names(index, {"a": "1", "b": "1"}) == ["a-1-py3-none-any.whl", "b-1.tar.gz"]
     with pytest.raises(CommandFailedError, match="cannot be read"):
-        index.list_files({"c": "1"}, "3.11")
+        names(index, {"c": "1"})
 
 
 @pytest.mark.parametrize("code", [401, 403])
@@ -121,46 +151,64 @@ def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code):
     assert "hunter22" not in told
 
 
-def test_a_wrong_file_harms_no_other_of_its_name(tmp_path):
-    """Who shares a directory of images can put it there."""
-    right = hashlib.sha256(b"right").hexdigest()
-    target = wheels(tmp_path / "taken")
-    kept = [
-        wheels(tmp_path / name, a_1=data) for name, data in ((right, b"right"), ("0", b"wrong"))
-    ]
-    assert [locking._take(directory, target) for directory in kept] == [True, False]
-    assert [path.read_bytes() for path in target.iterdir()] == [b"right"]
-    assert [path.read_bytes() for path in kept[0].iterdir()] == [b"right"]
+def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path, small, monkeypatch):
+    place, name = wheels(tmp_path / "wheels", a_1=b"right"), "a-1-py3-none-any.whl"
+    settings = {"no-index": "true", "find-links": str(place)}
+    monkeypatch.setattr(host, "read_pip_settings", lambda: settings)
+    monkeypatch.setattr(host, "collect_host_config", HostConfig)
+    digest = hashlib.sha256(b"right").hexdigest()
+    right = Pinned(name="a", version="1", sha256=(digest,))
+    lock = replace(LOCK, pip=(right,), pip_build=())
+
+    def fetch(images: str, target: str) -> bytes:
+        locking.fetch_files(lock, small, tmp_path / images, tmp_path / target)
+        return (tmp_path / target / name).read_bytes()
+
+    assert fetch("images", "first") == b"right"
+    kept = next((tmp_path / "images").rglob("*.whl"))
+    # It is kept: the index may lose it, or have another under its name.
+    (place / name).write_bytes(b"wrong")
+    assert fetch("images", "second") == b"right"
+    with pytest.raises(BuildError, match="no package index has 1 file") as caught:
+        fetch("others", "third")
+    assert caught.value.details[0].startswith("a 1 (sha256 ")
+    # What is kept is not believed either, of whoever shares the directory, and harms no other.
+    kept.write_bytes(b"spoilt")
+    wheels(kept.parent, a_0=b"of another name")
+    (place / name).write_bytes(b"right")
+    os.utime(place / name)
+    assert fetch("images", "fourth") == b"right"
+    assert [path.name for path in (tmp_path / "fourth").iterdir()] == [name]
 
 
 def test_a_package_has_all_wheels_that_fit_else_its_source():
     files = ("n-1.tar.gz", "n-1-cp311-cp311-linux_x86_64.whl", "n-1-py3-none-any.whl", "o-1.zip")
     offered = [File(package=name[0], name=name, url="", sha256=name) for name in files]
-    wanted = {"N": "1", "o": "1", "gone": "1"}
-    pinned = make._pin(wanted, offered)
-    assert [(each.name, each.sha256) for each in pinned] == [
-        ("N", (files[1], files[2])),
-        ("o", ("o-1.zip",)),
-    ]
-    compiled = make._pin(wanted, offered, {"n"})
-    assert compiled[0].sha256 == ("n-1.tar.gz",), "a step compiles it again"
+    pinned = make._pin({"N": "1", "o": "1", "gone": "1"}, offered)
+    assert [(each.name, each.sha256) for each in pinned] == [("N", files[1:3]), ("o", files[3:])]
+    compiled = make._pin({"N": "1"}, offered, {"n"})
+    assert compiled[0].sha256 == files[:1], "a step compiles it again"
 
 
-def debian_package(name, version):
+def debian_package(name: str, version: str) -> DebianPackage:
     return DebianPackage(
         name=name, version=version, architecture="amd64", source=name, source_version=version
     )
 
 
 @pytest.mark.parametrize(
-    ("libc", "minor"), [("2.36-9+deb12u1", 36), ("2.99", 40), ("2.27-3ubuntu1", 17), ("", 40)]
+    ("machine", "libc", "platform"),
+    [
+        ("x86_64", "2.36-9+deb12u1", "x86_64-manylinux_2_36"),
+        ("x86_64", "2.27-3ubuntu1", "x86_64-manylinux_2_17"),
+        ("x86_64", "", "x86_64-manylinux_2_40"),
+        ("riscv64", "2.36", ""),
+    ],
 )
-def test_the_platform_of_an_image_is_one_that_uv_knows(monkeypatch, libc, minor):
+def test_the_platform_of_an_image_is_one_that_uv_knows(monkeypatch, machine, libc, platform):
     contents = Contents(debian=(debian_package("libc6", libc),) if libc else ())
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert make._platform(contents) == f"x86_64-manylinux_2_{minor}"
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert make._platform(contents) == ""
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert make._platform(contents) == platform
 
 
 def test_what_debian_brought_of_python_is_from_no_index():
@@ -168,25 +216,22 @@ def test_what_debian_brought_of_python_is_from_no_index():
 
 
 def test_a_locked_build_is_lent_the_locked_files_and_nothing_else():
+    proxy, authorities = 'Acquire::http::Proxy "http://p";\n', "/etc/ssl/ca.crt"
     loan = HostConfig(
-        files={
-            "pip.conf": "[global]\nindex-url = https://user:secret@index.example/simple\n",
-            "apt.conf": 'Acquire::http::Proxy "http://p";\n',
-        },
+        files={"pip.conf": "[global]\nindex-url = https://u:secret@x/simple\n", "apt.conf": proxy},
         binds=(
             Bind(source="/opt/wheels", target="find-links/0"),
-            Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt"),
+            Bind(source=authorities, target="ca-certificates.crt"),
         ),
     )
     lent = locks.locked_host_config(loan, LOCK, "/somewhere/locked")
-    assert (
-        lent.files["pip.conf"] == "[global]\nno-index = true\nfind-links = /mnt/find-links/locked\n"
-    )
-    assert lent.files["apt.conf"].startswith('Acquire::http::Proxy "http://p";\n')
+    pip = "[global]\nno-index = true\nfind-links = /mnt/find-links/locked\n"
+    assert lent.files["pip.conf"] == pip
+    assert lent.files["apt.conf"].startswith(proxy)
     assert 'Dir::Etc::preferences "/mnt/apt-preferences";' in lent.files["apt.conf"]
     assert "Package: g++\nPin: version 12.2\nPin-Priority: 1001\n" in lent.files["apt-preferences"]
     assert lent.binds == (
-        Bind(source="/etc/ssl/ca.crt", target="ca-certificates.crt"),
+        Bind(source=authorities, target="ca-certificates.crt"),
         Bind(source="/somewhere/locked", target="find-links/locked"),
     )
 
@@ -200,7 +245,7 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else():
     ],
 )
 def test_an_update_fails_if_a_mirror_has_only_other_versions(tmp_path, offered, code, says):
-    lock = msgspec.structs.replace(LOCK, apt={"libc6": "2.36-9"}, apt_build={"g++": "12.2"})
+    lock = replace(LOCK, apt={"libc6": "2.36-9"}, apt_build={"g++": "12.2"})
     (tmp_path / "apt-preferences").write_text(locks.format_preferences(lock))
     for name, text in (("dpkg-query", "libc6 2.36-9"), ("apt-cache", offered)):
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
@@ -220,63 +265,3 @@ def test_an_image_that_is_not_as_locked_is_told():
         "apt libc6: locked 2.36-9, built 2.36-10",
         "pip pip: locked 23.0.1, built not at all",
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "has no lock"),
-        (format_lock(LOCK).replace("#: epoch", "#: epoc"), "epoc"),
-        (format_lock(LOCK).replace("--hash", "--has"), "no requirement with a hash"),
-        (format_lock(LOCK).replace("sha256:cd", "sha256:/.", 1), "no requirement with a hash"),
-        (format_lock(LOCK).replace("sha256:cd", "sha256:CD", 1), "a SHA-256"),
-        ('format = 2\nname = "small"\n', "make the lock again"),
-        ("", "name"),
-        (format_lock(LOCK), "not the one that was locked"),
-        (format_lock(msgspec.structs.replace(LOCK, format=99)), "format 99"),
-        ("#: format = 3\n#: parts = []\n", "format 3, not 4: make the lock again"),
-    ],
-)
-def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path, text, reason):
-    recipe = tmp_path / "small.toml"
-    recipe.write_text(RECIPE)
-    known = library.load(str(recipe))
-    path = locking.lock_path(str(recipe))
-    assert path == tmp_path / "small.lock"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError, match=reason):
-        locking.read(path, known)
-    right = msgspec.structs.replace(LOCK, recipe_hash=library.hash_recipe(known))
-    path.write_text(format_lock(right))
-    assert locking.read(path, known) == right
-
-
-def test_files_of_a_lock_are_brought_by_their_hash_only(tmp_path, monkeypatch):
-    place, name = wheels(tmp_path / "wheels", a_1=b"right"), "a-1-py3-none-any.whl"
-    settings = {"no-index": "true", "find-links": str(place)}
-    monkeypatch.setattr(host, "read_pip_settings", lambda: settings)
-    monkeypatch.setattr(host, "collect_host_config", HostConfig)
-    recipe = tmp_path / "small.toml"
-    recipe.write_text(RECIPE)
-    known = library.load(str(recipe))
-    right = Pinned(name="a", version="1", sha256=(hashlib.sha256(b"right").hexdigest(),))
-    lock = msgspec.structs.replace(LOCK, pip=(right,), pip_build=())
-
-    def fetch(images: str, target: str) -> Path:
-        locking.fetch_files(lock, known, tmp_path / images, tmp_path / target)
-        return tmp_path / target / name
-
-    assert fetch("images", "first").read_bytes() == b"right"
-    kept = next((tmp_path / "images").rglob("*.whl"))
-    # It is kept: the index may lose it, or have another under its name.
-    (place / name).write_bytes(b"wrong")
-    assert fetch("images", "second").read_bytes() == b"right"
-    with pytest.raises(BuildError, match="no package index has 1 file") as caught:
-        fetch("others", "third")
-    assert caught.value.details[0].startswith("a 1 (sha256 ")
-    # What is kept is not believed either.
-    kept.write_bytes(b"spoilt")
-    (place / name).write_bytes(b"right")
-    os.utime(place / name)
-    assert fetch("images", "fourth").read_bytes() == b"right"

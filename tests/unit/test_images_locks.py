@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable
@@ -59,10 +58,7 @@ class Waiting(Silent):
 
 def test_nobody_removes_what_another_works_on(images):
     inode = os.fstat(Waiting(images).handle).st_ino
-    old = time.time() - 100 * 86400
     (images / "x.failed.log").touch()
-    for path in images.iterdir():
-        os.utime(path, (old, old))
     before = sorted(images.iterdir())
     with pytest.raises(BusyError, match="the image x is being used by another process"):
         prune.remove(images / "x.sif", force=True, holds=bool)
@@ -83,7 +79,6 @@ def test_the_lock_of_a_removed_image_stays(images, way):
             prune.remove(images / "x.sif", holds=bool)
     else:
         prune.prune(images, older_than=0.0, unused_for=None, holds=lambda _: False)
-    assert [path.name for path in images.iterdir() if path.is_file()] == [".x.lock"]
     assert [path for path in images.rglob("*") if path.is_file()] == [images / ".x.lock"]
     assert (images / ".x.lock").stat().st_ino == inode
 
@@ -141,28 +136,6 @@ def test_a_lock_tells_who_holds_it(images, tmp_path):
     assert store.find(str(there / "x.sif")).manifest == manifest("x")
 
 
-def test_a_copy_is_of_the_image_that_was_there_when_it_began(images, tmp_path):
-    class Publishing(Silent):
-        def begin(self, *_: object) -> None:
-            put(tmp_path, "x", OTHER).replace(images / "x.sif")
-
-    before, there = (images / "x.sif").read_bytes(), tmp_path / "there"
-    there.mkdir()
-    copies.copy(store.find("x"), str(there), Publishing())
-    assert (there / "x.sif").read_bytes() == before
-
-
-@pytest.mark.usefixtures("images")
-def test_a_copy_names_the_disk_that_is_full(tmp_path, monkeypatch):
-    def full(source: Path, _: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(source))
-
-    monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(OSError, match="No space") as caught:
-        copies.copy(store.find("x"), str(tmp_path), Silent())
-    assert caught.value.filename == str(tmp_path)
-
-
 def test_a_directory_that_is_not_writable_is_named(images, monkeypatch):
     def closed(_: Path, flags: int, _mode: int = 0) -> int:
         refused = PermissionError(errno.EACCES, "Permission denied")
@@ -177,43 +150,22 @@ def test_a_directory_that_is_not_writable_is_named(images, monkeypatch):
         mutex.open_lock(images / ".y.lock")
 
 
-@pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])
+NO_LOCKS = {
+    "a directory": lambda lock, _: lock.mkdir(),
+    "a link": lambda lock, target: lock.symlink_to(target),
+    "a circle": lambda lock, _: lock.symlink_to(lock),
+    "a pipe": lambda lock, _: os.mkfifo(lock),
+    "a name of another file": lambda lock, target: lock.hardlink_to(target),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LOCKS)
 def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind, images):
-    lock, target = images / ".x.lock", images / "target"
-    if kind == "directory":
-        lock.mkdir()
-    elif kind == "link":
-        lock.symlink_to(target)
-    elif kind == "loop":
-        lock.symlink_to(lock)
-    elif kind == "fifo":
-        os.mkfifo(lock)
-    else:
-        target.write_text("precious")
-        lock.hardlink_to(target)
+    (images / "target").write_text("precious")
+    NO_LOCKS[kind](images / ".x.lock", images / "target")
     with pytest.raises(ForbiddenError), hold_image(images / "x.sif", "built"):
         pass
-    assert not target.exists() or target.read_text() == "precious"
-
-
-@pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_nothing_is_written_to_what_the_owner_of_an_image_put_in_place_of_a_note(
-    kind, images, tmp_path
-):
-    image, run, precious = images / "x.sif", tmp_path / "run", tmp_path / "precious"
-    precious.write_text("precious")
-    usage.note(image, usage.Use(run))
-    (note,) = (images / ".used/x").iterdir()
-    note.unlink()
-    if kind == "link":
-        note.symlink_to(precious)
-    else:
-        os.mkfifo(note)
-    os.utime(precious, (0, 0))
-    assert usage.unfinished(image, bool) == ()
-    usage.note(image, usage.Use(run))
-    assert precious.read_text() == "precious"
-    assert precious.stat().st_mtime == 0
+    assert (images / "target").read_text() == "precious"
 
 
 KILLED = {
@@ -269,7 +221,7 @@ def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(action, tmp
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("name", ["x", "x.y", "a[b]c*"])
+@pytest.mark.parametrize("name", ["x", "a[b]c*"])
 def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     images, tmp_path, monkeypatch, name
 ):
@@ -294,17 +246,6 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     assert list(scratch.iterdir()) == []
     kept = {"x.sif"} if name != "x" else set()
     assert {path.name for path in images.iterdir()} == others | kept | {f".{name}.lock"}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_the_directories_of_another_user_stay(images):
-    mine, others = (images / f"{workspace.own_prefix()}{owner}" for owner in ("mine", "others"))
-    for directory in (mine, others):
-        directory.mkdir()
-        (directory / workspace.MARKER).touch()
-    os.chown(others, 65534, 65534)
-    workspace.sweep(images)
-    assert (mine.exists(), others.exists()) == (False, True)
 
 
 def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path):

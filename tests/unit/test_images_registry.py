@@ -1,26 +1,38 @@
-"""Registries: names, mirrors, whose login is used, and what skopeo's answers mean."""
+"""Registries and other servers: names and mirrors, whose login is sent where, and what is fetched."""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
+from msgspec.structs import replace
 
+from tests.stand_in import StandIn, standing_in
+from tests.unit.samples import MANIFEST
+from tests.unit.test_images_store import fake_sif
 from toolkit import shell
 from toolkit.errors import (
     BuildError,
     CommandFailedError,
     ConfigError,
     ForbiddenError,
+    ImageMissingError,
     NeedsInstallError,
     UnknownImageError,
     UsageError,
 )
+from toolkit.images.lockfile.index import File, Index
+from toolkit.images.recipe.names import LONGEST, is_image_name
+from toolkit.images.registry import foreign, web
 from toolkit.images.registry.references import Reference, parse, parse_mirrors, redirect
 from toolkit.images.registry.registry import (
     apptainer_login,
@@ -28,6 +40,7 @@ from toolkit.images.registry.registry import (
     resolve_source,
     write_login,
 )
+from toolkit.images.store import store
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32
@@ -37,7 +50,6 @@ OTHER = "sha256:" + "cd" * 32
     ("text", "parts"),
     [
         ("docker://nvcr.io/nvidia/pytorch:22.03-py3", "nvcr.io nvidia/pytorch 22.03-py3 "),
-        ("debian:bookworm-slim", "docker.io library/debian bookworm-slim "),
         ("debian", "docker.io library/debian latest "),
         (f"localhost/a@{DIGEST}", f"localhost a  {DIGEST}"),
         (f"[::1]:5000/a:b@{DIGEST}", f"[::1]:5000 a b {DIGEST}"),
@@ -289,3 +301,146 @@ def test_without_skopeo_the_package_is_named(monkeypatch):
     monkeypatch.setattr(shell, "which", lambda _: None)
     with pytest.raises(NeedsInstallError, match="skopeo"):
         resolve_source("a.site/a/b:1")
+
+
+LONG = f"docker://ghcr.io/{'very/' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "origin"),
+    [
+        ("docker://python:3.11", "python_3.11", "docker://docker.io/library/python:3.11"),
+        ("oras://localhost:5000/a/b:1", "localhost_5000_a_b_1", "oras://localhost:5000/a/b:1"),
+        (
+            f"docker://busybox@{DIGEST}",
+            f"busybox_{DIGEST.replace(':', '_')}",
+            f"docker://docker.io/library/busybox@{DIGEST}",
+        ),
+    ],
+)
+def test_an_image_is_kept_under_the_name_of_its_reference(image, name, origin):
+    assert foreign.locate(image).name == f"{name}.sif"
+    assert foreign.complete_reference(image) == origin
+    assert is_image_name(name)
+
+
+def test_a_long_reference_gets_a_name_of_its_own_that_a_file_can_have():
+    names = {foreign.locate(f"{LONG}{last}:1").stem for last in ("one", "two")}
+    assert len(names) == 2
+    assert all(is_image_name(name) and len(name) <= LONGEST for name in names)
+
+
+def test_only_the_image_of_this_very_reference_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
+    image, path = "docker://python:3.11", tmp_path / "python_3.11.sif"
+    assert foreign.find_stored(image) is None
+    fake_sif(path)
+    with pytest.raises(UsageError, match="another image has that name"):
+        foreign.find_stored(image)
+    fake_sif(path, inside=replace(MANIFEST, origin=foreign.complete_reference(image)))
+    assert foreign.find_stored(image) == store.find("python_3.11")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ImageMissingError):
+        foreign.find_stored(image)
+
+
+BASIC = "Basic " + base64.b64encode(b"me:hunter22").decode()
+
+
+@pytest.fixture
+def servers():
+    with ExitStack() as stack:
+        yield stack.enter_context(standing_in()), stack.enter_context(standing_in())
+
+
+def download(server: StandIn, target: Path, url: str = "") -> None:
+    """Fetch a file, by an index at this server that needs a login."""
+    place = url or f"http://{server.name}/a-1.tar.gz"
+    index = Index(settings={"index-url": f"http://me:hunter22@{server.name}/simple"})
+    index.fetch(File(package="a", name="a-1.tar.gz", url=place, sha256="0" * 64), target)
+
+
+def logins(server: StandIn) -> list[str]:
+    return [authorization for _, authorization, _ in server.asked]
+
+
+def moved_to(url: str, code: int = 302) -> Any:
+    return lambda _: (code, {"Location": url}, b"moved")
+
+
+def gives(data: bytes, **headers: str) -> Any:
+    return lambda _: (200, {name.replace("_", "-"): text for name, text in headers.items()}, data)
+
+
+@pytest.mark.parametrize("code", [301, 307])
+def test_the_login_of_an_index_stays_with_it(servers, tmp_path, code):
+    one, other = servers
+    one.answers["/a-1.tar.gz"] = moved_to("/b", code)
+    one.answers["/b"] = moved_to(f"http://{other.name}/c", code)
+    other.answers["/c"] = gives(b"data", Content_Encoding="gzip")
+    download(one, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"data", "as it is sent"
+    assert (logins(one), logins(other)) == ([BASIC, BASIC], [""])
+    download(one, tmp_path / "y", f"http://{other.name}/c")
+    assert logins(other) == ["", ""], "a file on another server than the index"
+
+
+def test_a_netrc_is_nobodys(servers, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter22\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    one, other = servers
+    one.answers["/a"] = moved_to(f"http://{other.name}/c")
+    other.answers["/c"] = gives(b"data")
+    web.download(f"http://{one.name}/a", bytes, 9)
+    web.download(f"http://me:hunter22@{other.name}/c", bytes, 9)
+    assert (logins(one), logins(other)) == ([""], ["", BASIC])
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sent"),
+    [
+        ("https://A.site:443/y", True),
+        ("https://evil.example@a.site/y", True),
+        ("http://a.site/y", False),
+        ("https://a.site:8443/y", False),
+        ("https://a.site.evil.example/y", False),
+        ("https://a.site@evil.example/y", False),
+    ],
+)
+def test_who_gets_a_login(url, is_sent):
+    found = web._find_login(url, ["https://a.site/simple", "https://u:p@a.site/simple"])
+    assert found == (("u", "p") if is_sent else None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(moved_to(url) for url in ("file:///etc/passwd", "http://[::1", "//", "/a-1.tar.gz")),
+        gives(b"x" * 5000),
+        gives(b"short", Content_Length="1000"),
+        lambda _: (500, {}, b""),
+    ],
+)
+def test_what_is_no_file_is_refused_and_leaves_nothing(servers, monkeypatch, tmp_path, answer):
+    monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
+    servers[0].answers["/a-1.tar.gz"] = answer
+    with pytest.raises(CommandFailedError):
+        download(servers[0], tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_https_does_not_become_http(monkeypatch):
+    answer = requests.Response()
+    answer.status_code, answer.headers["Location"] = 302, "http://a.site/x"
+    answer.raw = io.BytesIO()
+    monkeypatch.setattr(requests.Session, "get", lambda *_, **__: answer)
+    with pytest.raises(OSError, match="from https to http"):
+        web.download("https://a.site/x", bytes, 1)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/simple", "http://[::1/simple"])
+def test_what_is_no_http_is_said(servers, tmp_path, url):
+    with pytest.raises(CommandFailedError):
+        download(servers[0], tmp_path / "x", url)
+    with pytest.raises(CommandFailedError):
+        Index(settings={"index-url": url}).list_files({"a": "1"}, "3.11")

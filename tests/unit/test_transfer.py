@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from tests.readers import READERS, with_manifest
-from tests.unit.samples import MANIFEST
+from tests.progress import Silent
+from tests.unit.test_images_store import OTHER, manifest, put
 from toolkit.errors import (
     CommandFailedError,
     ImageMissingError,
@@ -20,26 +20,6 @@ from toolkit.errors import (
 )
 from toolkit.images.registry import copies
 from toolkit.images.store import store
-from toolkit.model.base import to_json
-
-WHOLE = with_manifest(READERS["sif"].seeds[0], to_json(MANIFEST).encode())
-
-
-class Quiet:
-    """Is told the steps, and keeps what was sent."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
-        del step, expected
-        self.steps.append(detail.partition(",")[0])
-
-    def end(self, outcome: str = "done") -> None:
-        del outcome
-
-    def say(self, name: str, text: str) -> None:
-        del name, text
 
 
 @pytest.fixture
@@ -48,28 +28,30 @@ def image(tmp_path, monkeypatch):
     place = tmp_path / "images"
     place.mkdir()
     monkeypatch.setenv("TOOLKIT_IMAGES", str(place))
-    (place / "x.sif").write_bytes(WHOLE)
+    put(place, "x")
     (place / "x.log").write_text("not copied")
     return store.find("x")
 
 
 @pytest.fixture
 def target(tmp_path):
-    found = tmp_path / "it's a site's $images"
-    found.mkdir()
-    return found
+    """A directory with an older image of that name, and files of other images."""
+    place = tmp_path / "it's a site's $images"
+    place.mkdir()
+    put(place, "x", OTHER)
+    for name in (".x.note.json", "x.log", "x.y.json"):
+        (place / name).touch()
+    return place
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Make a stand-in for ssh, whose other machine is this one.
+def left(target: Path) -> list[str]:
+    """List the files of a directory that are no locks, which stay for ever."""
+    return sorted(path.name for path in target.iterdir() if path.name != ".x.lock")
 
-    What the file that is returned holds makes it fail.
-    """
-    programs, state = tmp_path / "programs", tmp_path / "state"
-    programs.mkdir()
-    state.write_text("")
-    script = f"""#!/bin/sh
+
+BEFORE = [".x.note.json", "x.log", "x.sif", "x.y.json"]
+# ssh, whose other machine is this one; what a file holds makes it fail.
+SSH = """#!/bin/sh
 while [ "$1" = -o ]; do shift 2; done
 shift
 case $(cat {state}) in
@@ -79,85 +61,65 @@ case $(cat {state}) in
     *) sh -c "$1" ;;
 esac
 """
-    (programs / "ssh").write_text(script)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    programs, state = tmp_path / "programs", tmp_path / "state"
+    programs.mkdir()
+    state.write_text("")
+    (programs / "ssh").write_text(SSH.format(state=state))
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     return state
 
 
-def listed(directory):
-    """List the files of a directory that are no locks, which stay for ever."""
-    return sorted(path.name for path in directory.iterdir() if path.name != ".x.lock")
-
-
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("host", ["", "login.site:"])
-def test_an_image_is_copied_with_what_is_known_of_it(image, target, machine, host):
-    """What was known of an older image of that name goes."""
-    for name in (".x.note.json", "x.log", "x.y.json"):
-        (target / name).touch()
-    progress = Quiet()
-    copied = copies.copy(image, f"{host}{target}", progress, mode=0o640)
+def test_an_image_is_copied_and_what_was_known_of_an_older_one_goes(image, target, host):
+    copied = copies.copy(image, f"{host}{target}", Silent(), mode=0o640)
     assert copied == f"{host}{target}/x.sif"
-    assert listed(target) == ["x.log", "x.sif", "x.y.json"]
+    assert left(target) == BEFORE[1:]
     assert store.find(str(target / "x.sif")).manifest == image.manifest
     assert stat.S_IMODE((target / "x.sif").stat().st_mode) == 0o640
-    assert (progress.steps, machine.read_text()) == (["x.sif"], "")
 
 
 @pytest.mark.parametrize("state", ["half", "flipped", "no ssh"])
 def test_what_was_sent_in_part_does_not_stay(image, target, machine, state):
-    (target / "x.sif").write_bytes(b"from before")
     machine.write_text(state)
     with pytest.raises(CommandFailedError, match="could not be sent") as raised:
-        copies.copy(image, f"login.site:{target}", Quiet())
+        copies.copy(image, f"login.site:{target}", Silent())
     assert raised.value.place == f"login.site:{target}"
     assert state != "flipped" or "differs from what was sent" in str(raised.value.details)
-    assert (target / "x.sif").read_bytes() == b"from before"
-    assert listed(target) == ["x.sif"]
+    assert store.find(str(target / "x.sif")).manifest == manifest("x", OTHER)
+    assert left(target) == BEFORE
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(image, target, monkeypatch):
-    (target / "x.sif").write_bytes(b"from before")
-    real = shutil.copyfile
-
-    def full(path: Path, to: Path) -> None:
-        real(path, to)
-        if to.suffix == ".sif":
-            os.truncate(to, 100)
-            raise OSError(28, "No space left on device")
+def test_a_disk_that_is_full_is_named_and_leaves_nothing_behind(image, target, monkeypatch):
+    def full(source: Path, to: Path) -> None:
+        to.write_bytes(source.read_bytes()[:100])
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
 
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space") as raised:
-        copies.copy(image, str(target), Quiet())
+        copies.copy(image, str(target), Silent())
     assert isinstance(of_system(raised.value), NoSpaceError)
-    assert listed(target) == ["x.sif"]
-    assert (target / "x.sif").read_bytes() == b"from before"
+    assert raised.value.filename == str(target)
+    assert store.find(str(target / "x.sif")).manifest == manifest("x", OTHER)
+    assert left(target) == BEFORE
 
 
-def test_an_image_at_the_target_is_whole_at_every_moment(image, target, monkeypatch):
-    """Between any two steps a reader finds the old image or the new one with its manifest."""
-    old = bytearray(WHOLE)
-    old[48:64] = bytes(16)
-    (target / "x.sif").write_bytes(bytes(old))
-    seen: list[str] = []
-    real = Path.replace
+def test_a_copy_is_of_the_image_that_was_there_when_it_began(image, target, tmp_path):
+    class Publishing(Silent):
+        def begin(self, *_: object) -> None:
+            put(tmp_path, "x", OTHER).replace(image.path)
 
-    def replace(path: Path, to: Path) -> Path:
-        moved = real(path, to)
-        manifest = store.find(str(target / "x.sif")).manifest
-        seen.append(manifest.sif_id if manifest else "none")
-        return moved
-
-    monkeypatch.setattr(Path, "replace", replace)
-    copies.copy(image, str(target), Quiet())
-    new = WHOLE[48:64].hex()
-    assert seen == [new]
-    assert listed(target) == ["x.sif"]
+    copies.copy(image, str(target), Publishing())
+    assert store.find(str(target / "x.sif")).manifest == image.manifest
 
 
-def test_where_it_cannot_go_is_said(image, target, machine):
+def test_where_it_cannot_go_is_said(image, target):
     with pytest.raises(ImageMissingError, match="does not exist"):
-        copies.copy(image, str(target / "missing"), Quiet())
+        copies.copy(image, str(target / "missing"), Silent())
     with pytest.raises(UsageError):
-        copies.copy(image, "-oProxyCommand=id:x", Quiet())
-    assert machine.read_text() == ""
+        copies.copy(image, "-oProxyCommand=id:x", Silent())
