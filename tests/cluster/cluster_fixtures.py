@@ -15,10 +15,13 @@ import pytest
 
 from tests.cluster.image_fixtures import IMAGES
 from tests.cluster.ordinary_user import User, ordinary_user
+from tests.cluster.ranks import ran
 
 Toolkit = Callable[..., "subprocess.CompletedProcess[str]"]
+Started = Callable[..., "subprocess.Popen[str]"]
 _BASE = Path.home() / ".cache"
 _PREFIX = "tk-"
+TOOLKIT = (sys.executable, "-m", "toolkit")
 
 
 @pytest.fixture(scope="session")
@@ -35,56 +38,42 @@ def _take_down_forgotten() -> None:
     """Clusters of test runs that were killed, of which one may have had our number."""
     for directory in _BASE.glob(f"{_PREFIX}[0-9]*"):
         number = directory.name.removeprefix(_PREFIX)
-        if number == str(os.getpid()) or not Path("/proc", number).exists():
-            env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(directory / "c")}
-            for cluster in (directory / "c").glob("*"):
-                subprocess.run(
-                    (sys.executable, "-m", "toolkit", "cluster", "down", "--name", cluster.name),
-                    env=env,
-                    check=False,
-                    timeout=60,
-                )
-            shutil.rmtree(directory, ignore_errors=True)
+        if number != str(os.getpid()) and Path("/proc", number).exists():
+            continue
+        env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(directory / "c")}
+        for cluster in (directory / "c").glob("*"):
+            down = (*TOOLKIT, "cluster", "down", "--name", cluster.name)
+            subprocess.run(down, env=env, check=False, timeout=60)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def toolkit_env(base: Path) -> dict[str, str]:
     """The environment of every command: clusters in a directory of the tests, of which `test` is meant where none is named."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("TOOLKIT_", "SLURM", "SBATCH_"))
-    }
-    return {
-        **inherited,
-        "TOOLKIT_CLUSTER_DIR": str(base / "c"),
-        "TOOLKIT_CLUSTER": "test",
-        "TOOLKIT_IMAGES": str(IMAGES),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    ours = ("TOOLKIT_", "SLURM", "SBATCH_")
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    place = {"TOOLKIT_CLUSTER_DIR": str(base / "c"), "TOOLKIT_IMAGES": str(IMAGES)}
+    return {**inherited, **place, "TOOLKIT_CLUSTER": "test", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture(scope="session")
 def toolkit(toolkit_env: dict[str, str]) -> Toolkit:
     """``toolkit("cluster", "status", cwd=..., env=..., timeout=...)`` runs the command as a user types it."""
 
-    def call(
-        *arguments: str,
-        cwd: Path | str | None = None,
-        timeout: float = 120,
-        env: Mapping[str, str] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        words = (sys.executable, "-m", "toolkit", *map(str, arguments))
-        return subprocess.run(
-            words,
-            cwd=cwd,
-            env=dict(env or toolkit_env),
-            timeout=timeout,
-            text=True,
-            capture_output=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+    def call(*arguments: str, env: Mapping[str, str] | None = None, **more: Any) -> Any:
+        return ran(*TOOLKIT, *arguments, env=env or toolkit_env, **more)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def started(toolkit_env: dict[str, str]) -> Started:
+    """``started("logs", "-f", cwd=..., env=...)`` begins the command; what it prints can be read."""
+
+    def call(*arguments: str, env: Mapping[str, str] | None = None, **more: Any) -> Any:
+        words, env = (*TOOLKIT, *map(str, arguments)), env or toolkit_env
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(words, env=env, text=True, **{**pipes, **more})
 
     return call
 
@@ -104,11 +93,8 @@ def cluster(toolkit: Toolkit) -> Iterator[str]:
 def shared_dir(base: Path, request: pytest.FixtureRequest) -> Path:
     """A fresh directory that all nodes see."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:40]
-    directory = base / "w" / name
-    number = 1
-    while directory.exists():
-        number += 1
-        directory = base / "w" / f"{name}-{number}"
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+    directory = next(base / "w" / each for each in names if not (base / "w" / each).exists())
     directory.mkdir(parents=True)
     return directory
 
@@ -124,9 +110,7 @@ def user() -> Iterator[User]:
 def launch(toolkit: Toolkit, shared_dir: Path) -> Toolkit:
     """``launch(image, "--nodes 2 train.py", "a b")`` runs in the directory of the test; the first text is several words."""
 
-    def call(
-        image: Path, words: str, *more: str, **options: Any
-    ) -> subprocess.CompletedProcess[str]:
+    def call(image: Path, words: str, *more: str, **options: Any) -> Any:
         argv = ("run", "--image", str(image), *words.split(), *more)
         return toolkit(*argv, **{"cwd": shared_dir, **options})
 

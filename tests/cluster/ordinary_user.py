@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import ran, wait_for
 from toolkit.workshops.rehearsal.accounts import Person, provide_tool
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -26,12 +26,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 class User:
     """A user, and how the toolkit is run as this one.
 
-    Attributes:
-        name: of the user.
-        home: their home directory.
-        become: words before a command, () if we are this user.
-        python: an interpreter that they can run.
-        env: what this interpreter needs in the environment.
+    `become` are the words before a command; `env` is what the interpreter `python` needs.
     """
 
     name: str
@@ -44,23 +39,9 @@ class User:
         self, *words: str, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Any command, in the user's home, with an environment as after a login."""
-        settings = {
-            "HOME": str(self.home),
-            "USER": self.name,
-            "LOGNAME": self.name,
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-        }
-        return subprocess.run(
-            (*self.become, *words),
-            cwd=self.home,
-            env={**settings, **self.env, **(env or {})},
-            timeout=timeout,
-            text=True,
-            capture_output=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        own = {"HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "LANG": "C.UTF-8"}
+        env = {**own, "PATH": "/usr/local/bin:/usr/bin:/bin", **self.env, **(env or {})}
+        return ran(*self.become, *words, cwd=self.home, env=env, timeout=timeout)
 
     def toolkit(
         self, *arguments: str, timeout: float = 120, env: Mapping[str, str] | None = None
@@ -81,6 +62,24 @@ def change_accounts(*argv: str, check: bool = True) -> None:
         if argv[0] == "apptainer":
             fcntl.lockf(stack.enter_context(Path("/etc/.pwd.lock").open("w")), fcntl.LOCK_EX)
         subprocess.run(argv, check=check, capture_output=not check)
+
+
+@contextlib.contextmanager
+def account(name: str, *options: str) -> Iterator[None]:
+    """An account that is gone at the end."""
+    change_accounts("/usr/sbin/useradd", *options, name)
+    try:
+        yield
+    finally:
+        change_accounts("/usr/sbin/userdel", "--remove", name, check=False)
+
+
+def as_user(name: str, *words: object, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
+    """Run a command as another user, who has no privileges."""
+    become = (
+        f"setpriv --reuid {name} --regid {name} --init-groups --inh-caps=-all --bounding-set=-all"
+    )
+    return ran(*become.split(), *words, cwd=cwd)
 
 
 def becoming(user: str) -> tuple[str, ...]:

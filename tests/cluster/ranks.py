@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+
+def ran(*argv: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it printed is text, as is `stdin`: nothing if it is not given."""
+    settings = {"capture_output": True, "timeout": 300, "input": more.pop("stdin", ""), **more}
+    return subprocess.run([str(word) for word in argv], text=True, check=False, **settings)
 
 
 def processes_of(directory: Path) -> dict[int, dict[str, str]]:
@@ -80,7 +87,7 @@ def wait_for(
     condition: Callable[[], object],
     what: str,
     *,
-    seconds: float = 120,
+    seconds: float = 240,
     says: Callable[[], str] = str,
 ) -> None:
     """Until a condition holds; ``says`` tells how things are where it never does."""

@@ -16,31 +16,19 @@ from pathlib import Path
 class Terminal:
     """A command that was started at a terminal of its own."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        rows: int = 33,
-        columns: int = 101,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> None:
         self.seen = ""
         self._pid, self._descriptor = pty.fork()
         if self._pid == 0:
             os.chdir(cwd)
             os.execvpe(argv[0], list(argv), dict(env))
-        self.resize(rows, columns)
+        self.resize(33, 101)
 
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
-
-    def send(self, number: int) -> None:
-        """Send a signal to the command."""
-        os.kill(self._pid, number)
 
     def until(self, words: str, *, seconds: float = 90) -> str:
         """Read until something is on the terminal; what was on it since the last time."""

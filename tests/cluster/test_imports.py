@@ -27,12 +27,8 @@ print("result", helper.double(value), wandb)
 
 def project(directory: Path, train: str = TRAIN) -> Path:
     """Write a project with a library beside the directory that the user stands in."""
-    files = {
-        "lib/helper.py": "import numpy\n\ndef double(x):\n    return int(numpy.add(x, x))\n",
-        "work/inner/part.py": "value = 21\n",
-        "work/inner/__main__.py": "from inner.part import value\nprint('module', value)\n",
-        "work/train.py": train,
-    }
+    helper = "import numpy\n\ndef double(x):\n    return int(numpy.add(x, x))\n"
+    files = {"lib/helper.py": helper, "work/inner/part.py": "value = 21\n", "work/train.py": train}
     write_files(directory, files)
     return directory / "work"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, processes_of, rank_process, wait_for
+from tests.cluster.ranks import logs_of, none_left, outcome, rank_process, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -70,35 +69,24 @@ time.sleep(300)
 
 def told(directory: Path, name: str) -> list[dict[str, Any]]:
     """What all ranks of a run said with TELL."""
-    logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
-    lines = [
-        line[line.index("{") :]
-        for log in logs
-        for line in log.read_text().splitlines()
-        if '"host"' in line
-    ]
-    return [json.loads(line) for line in lines]
+    text = "".join(log.read_text() for log in (directory / "runs" / name / "logs").glob("*-*.log"))
+    return [json.loads(line) for line in re.findall('{"host".*}', text)]
 
 
-def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(toolkit, pytorch_image, shared_dir):
+def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(launch, pytorch_image, shared_dir):
     (shared_dir / "tell.py").write_text(TELL)
-    options = (
-        *"--launcher srun --nodes 2 --ntasks-per-node 2 --env LOCAL_WORLD_SIZE=mine".split(),
-    )
-    done = toolkit("run", "--image", str(pytorch_image), *options, "tell.py", cwd=shared_dir)
+    options = "--launcher srun --nodes 2 --ntasks-per-node 2 --env LOCAL_WORLD_SIZE=mine tell.py"
+    done = launch(pytorch_image, options)
     assert done.returncode == 0, done.stderr
-    ranks = sorted(told(shared_dir, "tell-0001"), key=lambda one: int(one["RANK"]))
-    assert [(one["RANK"], one["LOCAL_RANK"], one["NODE_RANK"], one["host"]) for one in ranks] == [
-        ("0", "0", "0", "nid001"),
-        ("1", "1", "0", "nid001"),
-        ("2", "0", "1", "nid002"),
-        ("3", "1", "1", "nid002"),
-    ]
-    (common,) = {
-        (one["WORLD_SIZE"], one["MASTER_ADDR"], one["LOCAL_WORLD_SIZE"], one["INIT_METHOD"])
-        for one in ranks
+    names = ("LOCAL_RANK", "NODE_RANK", "host", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE")
+    ranks = {one["RANK"]: [one[name] for name in names] for one in told(shared_dir, "tell-0001")}
+    common = ("4", "nid001", "mine")
+    assert ranks == {
+        "0": ["0", "0", "nid001", *common],
+        "1": ["1", "0", "nid001", *common],
+        "2": ["0", "1", "nid002", *common],
+        "3": ["1", "1", "nid002", *common],
     }
-    assert common == ("4", "nid001", "mine", "env://")
 
 
 @pytest.mark.parametrize("init", ["tcp", "file"])
@@ -138,29 +126,21 @@ def test_each_node_starts_as_many_ranks_as_it_has_gpus(launch, pytorch_image, sh
 def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_passed_over(
     toolkit, pytorch_image, shared_dir
 ):
-    for name, text in (
-        ("squatter.py", SQUATTER),
-        ("tell.py", TELL + "import time; time.sleep(3)\n"),
-    ):
-        (shared_dir / name).write_text(text)
+    (shared_dir / "squatter.py").write_text(SQUATTER)
+    (shared_dir / "tell.py").write_text(TELL + "import time; time.sleep(3)\n")
     words = f"run --detach --image {pytorch_image} --nodelist nid001 --ntasks-per-node".split()
     assert toolkit(*words, "1", "--launcher", "none", "squatter.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: "listens" in logs_of(shared_dir, "squatter-0001"), "the squatter")
     taken = int(logs_of(shared_dir, "squatter-0001").split()[-1])
     try:
-        for launcher in ("srun", "torchrun", "torchrun"):
-            assert (
-                toolkit(*words, "2", "--launcher", launcher, "tell.py", cwd=shared_dir).returncode
-                == 0
-            )
-        for number in (1, 2, 3):
-            followed = toolkit("logs", "-f", f"tell-000{number}", cwd=shared_dir)
+        for launcher in ("srun", "torchrun"):
+            done = toolkit(*words, "2", "--launcher", launcher, "tell.py", cwd=shared_dir)
+            assert done.returncode == 0, done.stderr
+        for run in ("tell-0001", "tell-0002"):
+            followed = toolkit("logs", "-f", run, cwd=shared_dir)
             assert followed.returncode == 0, followed.stdout + followed.stderr
-            ranks = told(shared_dir, f"tell-000{number}")
-            assert sorted((one["RANK"], one["WORLD_SIZE"]) for one in ranks) == [
-                ("0", "2"),
-                ("1", "2"),
-            ]
+            ranks = sorted((one["RANK"], one["WORLD_SIZE"]) for one in told(shared_dir, run))
+            assert ranks == [("0", "2"), ("1", "2")]
     finally:
         toolkit("cancel", "squatter-0001", cwd=shared_dir)
     assert {int(one["MASTER_PORT"]) for one in told(shared_dir, "tell-0001")} == {taken + 1}
@@ -175,7 +155,7 @@ def test_a_killed_rank_starts_again_from_the_snapshot(toolkit, launch, pytorch_i
     subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 1))], check=True)
     done = toolkit("logs", "-f", name, cwd=shared_dir, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((shared_dir / "runs" / name / "outcome.json").read_text())["results"]
+    results = outcome(shared_dir, name)["results"]
     assert results["resumed_after"] >= 3, "not from 0"
     assert results["accuracy"] >= 0.93
     assert (results["world_size"], results["parameters_equal"]) == (2, True)
@@ -197,12 +177,8 @@ def test_an_elastic_run_outlives_a_node(toolkit, launch, pytorch_image, shared_d
         toolkit("cluster", "cut", "nid002")
         lost = "round 1: a node was lost, 1 of this job's are left"
         wait_for(lambda: lost in log(), "the loss", seconds=90, says=log)
-        wait_for(
-            lambda: re.search(r"starts after epoch ([3-9]|\d\d)", log()),
-            "the rank that is left to go on from its snapshot",
-            seconds=90,
-            says=log,
-        )
+        resumed = r"starts after epoch ([3-9]|\d\d)"
+        wait_for(lambda: re.search(resumed, log()), "the snapshot's epoch", seconds=90, says=log)
         queue = toolkit("cluster", "exec", "--", "squeue", "--noheader", "--format=%j %N").stdout
         jobs = [line for line in queue.splitlines() if line.startswith("digits-ddp-elastic")]
         assert jobs == ["digits-ddp-elastic nid001"], "the same job, and no other waits"
@@ -210,51 +186,3 @@ def test_an_elastic_run_outlives_a_node(toolkit, launch, pytorch_image, shared_d
         toolkit("cancel", name, cwd=shared_dir)
         toolkit("cluster", "join", "nid002")
     none_left(shared_dir)
-
-
-def test_a_controller_that_restarts_in_the_middle_costs_nothing(
-    toolkit, pytorch_image, shared_dir, toolkit_env
-):
-    """In a cluster of its own: this one's controller is not its first process's child any more afterwards."""
-    env = {**toolkit_env, "TOOLKIT_CLUSTER": "restart"}
-    up = toolkit("cluster", "up", "--nodes", "2", env=env)
-    assert up.returncode == 0, up.stderr
-    try:
-        words = f"run --detach --image {pytorch_image} --launcher none --nodes 2 --job-name long".split()
-        assert (
-            toolkit(
-                *words,
-                *"-- sh -c".split(),
-                "echo begun; until [ -e go ]; do sleep 0.2; done; echo ended",
-                env=env,
-                cwd=shared_dir,
-            ).returncode
-            == 0
-        )
-        wait_for(lambda: logs_of(shared_dir, "long-0001").count("begun") == 2, "the beginning")
-        follower = subprocess.Popen(
-            (sys.executable, "-m", "toolkit", "logs", "-f", "long-0001"),
-            env=env,
-            cwd=shared_dir,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert (
-            toolkit(
-                "cluster", "exec", "--", "scontrol", "shutdown", "slurmctld", env=env
-            ).returncode
-            == 0
-        )
-        wait_for(
-            lambda: toolkit("cluster", "exec", "--", "squeue", env=env).returncode != 0,
-            "the controller to be gone",
-        )
-        assert toolkit("cluster", "exec", "--", "slurmctld", env=env).returncode == 0
-        (shared_dir / "go").touch()
-        out, error = follower.communicate(timeout=90)
-        assert follower.returncode == 0, out + error
-        assert out.count("ended") == 2
-    finally:
-        toolkit("cluster", "down", env=env)
-    assert not processes_of(shared_dir)

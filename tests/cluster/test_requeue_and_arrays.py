@@ -81,9 +81,7 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     run = "counting-0001"
     wait_for(lambda: "count 10" in logs_of(shared_dir, run), "the first attempt")
     tell_to_stop(toolkit, shared_dir, run)
-    wait_for(
-        lambda: logs_of(shared_dir, run).count("starts at") == 2, "the second attempt", seconds=120
-    )
+    wait_for(lambda: logs_of(shared_dir, run).count("starts at") == 2, "the second attempt")
     assert int((shared_dir / "saved").read_text()) >= 10
     tell_to_stop(toolkit, shared_dir, run)
     followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=120)
@@ -95,76 +93,74 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
+@pytest.fixture
+def terminal(toolkit_env, shared_dir, pytorch_image):
+    """A terminal of one's own in which `toolkit WORDS --image ...` runs."""
+
+    def call(words: str, *more: str) -> Terminal:
+        argv = (
+            sys.executable,
+            "-m",
+            "toolkit",
+            *words.split(),
+            "--image",
+            str(pytorch_image),
+            *more,
+        )
+        return Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
+
+    return call
+
+
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
-    toolkit, toolkit_env, pytorch_image, shared_dir
+    toolkit, terminal, shared_dir
 ):
-    argv = (
-        sys.executable,
-        *f"-m toolkit shell --image {pytorch_image} --nodes 2 --gpus 1".split(),
-    )
-    terminal = Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
-    terminal.until("> ")
-    assert terminal.ask("stty size", 1) == "33 101"
-    terminal.resize(40, 120)
-    wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
-    assert terminal.ask("hostname", 3).startswith("nid00")
-    assert (
-        terminal.ask("echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES", 4)
-        == "gpus 0 nodes 2"
-    )
-    terminal.press("echo is waiting; sleep 300\n")
-    terminal.until("is waiting\r\n")
+    shell = terminal("shell --nodes 2 --gpus 1")
+    shell.until("> ")
+    assert shell.ask("stty size", 1) == "33 101"
+    shell.resize(40, 120)
+    wait_for(lambda: shell.ask("stty size", 2) == "40 120", "the new size")
+    assert shell.ask("hostname", 3).startswith("nid00")
+    tell = "echo gpus $CUDA_VISIBLE_DEVICES nodes $SLURM_JOB_NUM_NODES"
+    assert shell.ask(tell, 4) == "gpus 0 nodes 2"
+    shell.press("echo is waiting; sleep 300\n")
+    shell.until("is waiting\r\n")
     for _ in range(20):  # a Ctrl-C while bash starts the program goes to neither
-        terminal.press("\x03")
+        shell.press("\x03")
         with contextlib.suppress(AssertionError):
-            terminal.until("> ", seconds=3)
+            shell.until("> ", seconds=3)
             break
-    assert terminal.ask("echo ended by $?", 5) == "ended by 130"
+    assert shell.ask("echo ended by $?", 5) == "ended by 130"
     assert row(toolkit, shared_dir, "shell-0001")["state"] == "RUNNING"
-    terminal.press("exit 5\n")
-    assert terminal.code() == 5
+    shell.press("exit 5\n")
+    assert shell.code() == 5
     ended = row(toolkit, shared_dir, "shell-0001")
     assert (ended["state"], ended["exit_code"]) == ("FAILED", 5)
     none_left(shared_dir)
 
 
-def test_a_shell_needs_a_terminal_and_a_node(toolkit, toolkit_env, pytorch_image, shared_dir):
+def test_a_shell_needs_a_terminal_and_a_node(toolkit, terminal, pytorch_image, shared_dir):
     assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
-    argv = (
-        sys.executable,
-        *f"-m toolkit shell --image {pytorch_image} --slurm licenses=nowhere".split(),
-    )
-    terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
-    assert terminal.code() == 76
-    assert "no allocation" in terminal.seen
+    shell = terminal("shell --slurm licenses=nowhere")
+    assert (shell.code(), "no allocation" in shell.seen) == (76, True)
     assert not list((shared_dir / "runs").iterdir())
 
 
-def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(
-    toolkit, toolkit_env, pytorch_image, shared_dir
-):
-    (shared_dir / "wait.py").write_text("import time; time.sleep(300)\n")
-    options = ("--image", str(pytorch_image), "--launcher", "none", "--exclusive", "--nodes", "3")
-    assert toolkit("run", "--detach", *options, "wait.py", cwd=shared_dir).returncode == 0
-    wait_for(
-        lambda: row(toolkit, shared_dir, "wait-0001")["state"] == "RUNNING", "all nodes to be taken"
-    )
-    terminal = Terminal(
-        (sys.executable, "-m", "toolkit", "shell", "--image", str(pytorch_image)),
-        env=toolkit_env,
-        cwd=shared_dir,
-    )
-    terminal.until("queued and waiting")
-    terminal.press("\x03")
-    assert terminal.code() == 130
-    assert [path.name for path in (shared_dir / "runs").iterdir()] == ["wait-0001"]
-    assert toolkit("cluster", "exec", "--", "squeue", "--noheader", "--name=shell").stdout == ""
-    toolkit("cancel", "wait-0001", cwd=shared_dir)
-    none_left(shared_dir)
+def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(toolkit, terminal, shared_dir):
+    take = "cluster exec -- sbatch --parsable --exclusive --nodes 3 --output /dev/null --wrap"
+    job = toolkit(*take.split(), "sleep 300").stdout.strip()
+    queue = "cluster exec -- squeue --noheader --format=%T"
+    wait_for(lambda: "RUNNING" in toolkit(*queue.split(), f"--job={job}").stdout, "all nodes")
+    shell = terminal("shell")
+    shell.until("queued and waiting")
+    shell.press("\x03")
+    assert shell.code() == 130
+    assert list((shared_dir / "runs").iterdir()) == []
+    assert toolkit(*queue.split(), "--name=shell").stdout == ""
 
 
 def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_back(
-    toolkit, toolkit_env, pytorch_image, shared_dir
+    toolkit, started, pytorch_image, shared_dir
 ):
     (shared_dir / "terminal.py").write_text(TERMINAL)
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
@@ -172,15 +168,7 @@ def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_b
     done = toolkit(*words, "terminal.py", "3", cwd=shared_dir)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "0| terminal [False, False]" in done.stdout
-    process = subprocess.Popen(
-        [sys.executable, "-m", "toolkit", *words, "--nodes", "2", "wait.py"],
-        env=toolkit_env,
-        cwd=shared_dir,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
+    process = started(*words, "--nodes", "2", "wait.py", cwd=shared_dir, stderr=subprocess.STDOUT)
     while "| here" not in process.stdout.readline():
         assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
@@ -190,18 +178,11 @@ def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_b
     none_left(shared_dir)
 
 
-def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
-    toolkit_env, pytorch_image, shared_dir
-):
+def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(terminal, shared_dir):
     (shared_dir / "terminal.py").write_text(TERMINAL)
-    options = ("--interactive", "--pty", "--image", str(pytorch_image), "--launcher", "srun")
-    terminal = Terminal(
-        (sys.executable, "-m", "toolkit", "run", *options, "terminal.py", "4"),
-        env=toolkit_env,
-        cwd=shared_dir,
-    )
-    terminal.until("terminal [True, True] 33 101")
-    assert terminal.code() == 4
+    shell = terminal("run --interactive --pty --launcher srun", "terminal.py", "4")
+    shell.until("terminal [True, True] 33 101")
+    assert shell.code() == 4
 
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
@@ -219,15 +200,11 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
     toolkit, pytorch_image, shared_dir
 ):
     (shared_dir / "objective.py").write_text(OBJECTIVE)
-    options = (
-        *f"--image {pytorch_image} --launcher none --sweep lr=0.5,0.25 --sweep".split(),
-        "tag=a,it's b",
-    )
-    done = toolkit("run", *options, "objective.py", "--scale", "2", cwd=shared_dir)
+    start = f"run --image {pytorch_image} --launcher none --sweep lr=0.5,0.25 --sweep".split()
+    done = toolkit(*start, "tag=a,it's b", "objective.py", "--scale", "2", cwd=shared_dir)
     assert done.returncode == 3, done.stdout + done.stderr
-    table = [
-        line.split() for line in done.stdout.splitlines() if line[:1].isdigit() and "|" not in line
-    ]
+    lines = done.stdout.splitlines()
+    table = [line.split() for line in lines if line[:1].isdigit() and "|" not in line]
     assert table == [
         ["0", "0.5", "a", "COMPLETED", "0", "1"],
         ["1", "0.5", "it's", "b", "COMPLETED", "0", "1"],
@@ -248,9 +225,8 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
 
 
 def test_a_run_starts_after_another_that_has_to_end_well(toolkit, pytorch_image, shared_dir):
-    (shared_dir / "first.py").write_text(
-        "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n"
-    )
+    wait = "while not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n"
+    (shared_dir / "first.py").write_text(f"import pathlib, sys, time\n{wait}")
     (shared_dir / "then.py").write_text("print('then', flush=True)\n")
     options = ("run", "--detach", "--image", str(pytorch_image), "--launcher", "none")
     assert toolkit(*options, "first.py", cwd=shared_dir).returncode == 0
@@ -258,18 +234,16 @@ def test_a_run_starts_after_another_that_has_to_end_well(toolkit, pytorch_image,
         assert toolkit(*options, "--after", after, "then.py", cwd=shared_dir).returncode == 0
     assert row(toolkit, shared_dir, "then-0002")["message"] == "Dependency"
     (shared_dir / "go").touch()
-    wait_for(
-        lambda: row(toolkit, shared_dir, "then-0003")["state"] == "COMPLETED", "the chain's end"
-    )
-    assert row(toolkit, shared_dir, "then-0002")["state"] == "COMPLETED"
-    wait_for(
-        lambda: row(toolkit, shared_dir, "then-0001")["state"] == "CANCELLED",
-        "the one that could never start",
-    )
+
+    def state(run: str) -> str:
+        return str(row(toolkit, shared_dir, run)["state"])
+
+    wait_for(lambda: state("then-0003") == "COMPLETED", "the chain's end")
+    assert state("then-0002") == "COMPLETED"
+    wait_for(lambda: state("then-0001") == "CANCELLED", "the one that could never start")
     assert "never started" in row(toolkit, shared_dir, "then-0001")["message"]
     refused = toolkit(*options, "--after", "first-0001", "then.py", cwd=shared_dir)
-    assert refused.returncode == 64
-    assert "would never start" in refused.stderr
+    assert (refused.returncode, "would never start" in refused.stderr) == (64, True)
     well = toolkit(*options, "--after", "then-0003", "--dry-run", "then.py", cwd=shared_dir)
     assert "--dependency" not in well.stdout, "that has ended well already"
     again = toolkit("run", "--dry-run", "runs/then-0002", cwd=shared_dir)
@@ -293,11 +267,8 @@ def test_top_shows_what_ranks_use_on_their_nodes(toolkit, pytorch_image, shared_
     assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: logs_of(shared_dir, "busy-0001").count("here") == 2, "both ranks")
     seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]
-    ranks = {
-        one["rank"]: one
-        for one in seen
-        if "busy.py" in one["command"] and one["memory"] > 100_000_000
-    }
+    own = [one for one in seen if "busy.py" in one["command"] and one["memory"] > 100_000_000]
+    ranks = {one["rank"]: one for one in own}
     assert set(ranks) == {0, 1}, seen
     assert ranks[0]["host"] != ranks[1]["host"]
     idle = [(one["host"], one["rank"]) for one in seen if one["command"].endswith("x" * 2500)]

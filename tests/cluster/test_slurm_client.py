@@ -28,10 +28,7 @@ class Cluster:
         """Write a batch script."""
         path = self.place / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = (
-            f"#SBATCH --output={path.parent}/%j.log",
-            *(f"#SBATCH {option}" for option in options),
-        )
+        lines = (f"#SBATCH {option}" for option in (f"--output={path.parent}/%j.log", *options))
         path.write_text("\n".join(("#!/bin/bash", *lines, body, "")))
         return path
 
@@ -54,22 +51,21 @@ class Cluster:
         wait_for(lambda: self.client.jobs([job_id])[job_id].ended, f"the end of job {job_id}")
         return self.client.jobs([job_id])[job_id]
 
-    def started(self, job_id: int) -> None:
-        """Wait until a job runs."""
+    def until(self, job_id: int, state: str) -> None:
+        """Wait for a job's state."""
+        wait_for(lambda: self.client.jobs([job_id])[job_id].state == state, f"{state} {job_id}")
+
+    def forgets(self, *jobs: object) -> None:
+        """Wait until the controller knows nothing of jobs that have ended: it looks once a minute."""
+        queue = "squeue --array --noheader --states=all --format=%i".split()
+        names = {str(job) for job in jobs}
         wait_for(
-            lambda: self.client.jobs([job_id])[job_id].state == "RUNNING",
-            f"the start of job {job_id}",
+            lambda: names.isdisjoint(self.call(*queue).split()), "Slurm to forget", seconds=180
         )
 
 
 @pytest.fixture
-def slurm(
-    cluster: str,
-    toolkit: Any,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Cluster:
+def slurm(cluster, toolkit, toolkit_env, shared_dir, monkeypatch) -> Cluster:
     assert cluster == toolkit_env["TOOLKIT_CLUSTER"]
     monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", toolkit_env["TOOLKIT_CLUSTER_DIR"])
     return Cluster(toolkit, toolkit_env, shared_dir)
@@ -87,9 +83,8 @@ ENDS = {
 def test_how_jobs_end(slurm):
     jobs = {body: slurm.submit(body, "--nodes=2", "--job-name=ends") for body in ENDS}
     states = {body: slurm.ended(job_id) for body, job_id in jobs.items()}
-    assert {
-        body: (state.state, state.exit_code, state.signal) for body, state in states.items()
-    } == ENDS
+    ends = {body: (one.state, one.exit_code, one.signal) for body, one in states.items()}
+    assert ends == ENDS
     for state in states.values():
         assert (state.name, state.partition, state.nodes) == ("ends", "main", "nid[001-002]")
         assert 0 < state.start <= state.end
@@ -104,21 +99,16 @@ def test_a_job_is_found_by_its_script_in_all_its_life(slurm):
     slurm.submit("true", name="other/job.sbatch")
     assert slurm.find() == job_id
     slurm.call("scontrol", "release", str(job_id))
-    slurm.started(job_id)
+    slurm.until(job_id, "RUNNING")
     assert slurm.find() == job_id
     slurm.call("scontrol", "requeue", str(job_id))
-    wait_for(
-        lambda: slurm.client.jobs([job_id])[job_id].state == "PENDING",
-        "the job to be in the queue again",
-    )
+    slurm.until(job_id, "PENDING")
     assert slurm.find() == job_id
     slurm.client.cancel(job_id)
     assert slurm.ended(job_id).state == "CANCELLED"
     assert slurm.find() == job_id
-    assert (
-        slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k")
-        == "mine|theirs"
-    )
+    queue = ("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k")
+    assert slurm.call(*queue) == "mine|theirs"
     assert slurm.find("none.sbatch") is None
     by_hand = int(slurm.call("sbatch", "--parsable", "job.sbatch"))
     assert slurm.find() == by_hand, "a script that is submitted by hand"
@@ -137,18 +127,14 @@ def test_names_and_paths_may_contain_anything(slurm):
 
 def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm):
     """Slurm keeps tasks that never started in one entry; the points of a sweep are run again by it."""
-    body = (
-        "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
-    )
+    body = "case $SLURM_ARRAY_TASK_ID in 0) exit 3;; 1) exit 0;; esac; sleep 60"
     job_id = slurm.submit(body, "--array=0-3,10-90:2%2")
-    running = "the first two tasks to end and two others to run"
+    begun = ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"]
 
     def states() -> list[str]:
         return [state.state for state in slurm.client.elements(job_id).values()]
 
-    wait_for(
-        lambda: states()[:5] == ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"], running
-    )
+    wait_for(lambda: states()[:5] == begun, "two tasks to end and two others to run")
     assert slurm.find() == job_id
     assert slurm.client.jobs([job_id])[job_id].state == "RUNNING"
     slurm.client.cancel(job_id)
@@ -161,13 +147,7 @@ def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm):
 
 
 @pytest.fixture
-def forgetful(
-    toolkit: Any,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-    base: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Cluster]:
+def forgetful(toolkit, toolkit_env, shared_dir, base, monkeypatch) -> Iterator[Cluster]:
     """A cluster with accounting whose controller forgets a job some seconds after its end."""
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "forgets"}
     monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", toolkit_env["TOOLKIT_CLUSTER_DIR"])
@@ -186,13 +166,7 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful):
     job_id = forgetful.submit("exit 3")
     body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"
     array = forgetful.submit(body, "--array=0-5%1", name="array/job.sbatch")
-    # It forgets once a minute, and the task may have ended too late for the same time.
-    queue = ("squeue", "--array", "--noheader", "--states=all", "--format=%i")
-    wait_for(
-        lambda: {str(job_id), f"{array}_0"}.isdisjoint(forgetful.call(*queue).split()),
-        "Slurm to forget the job and the task that have ended",
-        seconds=180,
-    )
+    forgetful.forgets(job_id, f"{array}_0")
     assert job_id not in forgetful.client.snapshot().states
 
     state = forgetful.client.jobs([job_id])[job_id]
@@ -204,11 +178,7 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful):
 
     forgetful.client.cancel(array)
     assert forgetful.ended(array).state == "FAILED"
-    wait_for(
-        lambda: array not in forgetful.client.snapshot().states,
-        "Slurm to forget the array",
-        seconds=180,
-    )
+    wait_for(lambda: array not in forgetful.client.snapshot().states, "the rest", seconds=180)
     tasks = forgetful.client.elements(array)
     assert [tasks[task].state for task in range(6)] == ["FAILED", *["CANCELLED"] * 5]
     assert forgetful.client.jobs([array])[array].state == "FAILED"

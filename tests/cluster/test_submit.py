@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.image_fixtures import manifest_in
-from tests.cluster.ranks import none_left
+from tests.cluster.ranks import logs_of, none_left, ran, row
 from toolkit.config import shipped
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -29,47 +30,31 @@ print(json.dumps({"results": job.results(), "stdout": job.stdout(), "run": job.r
 """
 
 
-def python(
-    script: Path, *words: str, env: dict[str, str], cwd: Path, timeout: float = 200
-) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def python(pytorch_image, shared_dir, toolkit_env):
     """Run a script as a user does, on the side where jobs are submitted from."""
-    argv = [sys.executable, str(script), *words]
-    return subprocess.run(
-        argv,
-        env=env,
-        cwd=cwd,
-        timeout=timeout,
-        text=True,
-        capture_output=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+
+    def call(script: Path) -> Any:
+        argv = (sys.executable, script, pytorch_image)
+        return ran(*argv, env=toolkit_env, cwd=shared_dir, timeout=200)
+
+    return call
 
 
-def test_functions_return_and_raise(toolkit, pytorch_image, shared_dir, toolkit_env):
-    done = python(
-        shipped("jobs") / "submitit-add" / "submit.py",
-        str(pytorch_image),
-        env=toolkit_env,
-        cwd=shared_dir,
-    )
+def test_functions_return_and_raise(toolkit, python, shared_dir):
+    done = python(shipped("jobs") / "submitit-add" / "submit.py")
     assert done.returncode == 0, done.stdout + done.stderr
     first, twelve, three, wrong = done.stdout.splitlines()
     assert first.endswith("is add-0001")
     assert (twelve, three) == ("12", "[12, 12, 12]")
     assert wrong == "TypeError: unsupported operand type(s) for +: 'int' and 'str'"
-    (one, *_) = [
-        row
-        for row in json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
-        if row["run"] == "add-0001"
-    ]
-    assert one["state"] in ("COMPLETED", "COMPLETING")
+    assert row(toolkit, shared_dir, "add-0001")["state"] in ("COMPLETED", "COMPLETING")
     subprocess.run(["shellcheck", str(shared_dir / "runs/add-0001/job.sbatch")], check=True)
 
 
-def test_code_goes_along_to_each_task_of_two_nodes(pytorch_image, shared_dir, toolkit_env):
+def test_code_goes_along_to_each_task_of_two_nodes(python, pytorch_image, shared_dir):
     (shared_dir / "value.py").write_text(VALUE)
-    done = python(shared_dir / "value.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
+    done = python(shared_dir / "value.py")
     images = manifest_in(pytorch_image)["pythons"][0]["version"]
     if images.split(".")[:2] != [str(part) for part in sys.version_info[:2]]:
         # Byte code of another Python is refused before anything is queued.
@@ -87,19 +72,12 @@ def test_code_goes_along_to_each_task_of_two_nodes(pytorch_image, shared_dir, to
     assert told["run"] == "where-am-I-0001"
 
 
-def test_a_class_that_is_interrupted_goes_on_where_it_was(pytorch_image, shared_dir, toolkit_env):
-    done = python(
-        shipped("jobs") / "submitit-checkpoint" / "submit.py",
-        str(pytorch_image),
-        env=toolkit_env,
-        cwd=shared_dir,
-    )
+def test_a_class_that_is_interrupted_goes_on_where_it_was(python, shared_dir):
+    done = python(shipped("jobs") / "submitit-checkpoint" / "submit.py")
     assert done.returncode == 0, done.stdout + done.stderr
     result = ast.literal_eval(done.stdout.splitlines()[-1])
     assert result["done"] == 10
     assert len(result["began_at"]) == 2, "two attempts"
     assert result["began_at"][1] >= 3, "not from 0"
-    assert "goes back into the queue" in "".join(
-        path.read_text() for path in (shared_dir / "runs/Count-0001/logs").glob("*.log")
-    )
+    assert "goes back into the queue" in logs_of(shared_dir, "Count-0001")
     none_left(shared_dir)
