@@ -14,15 +14,11 @@ import time
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--serial", type=float, default=0.02, help="seconds of a step that all ranks do"
-)
-parser.add_argument(
-    "--parallel", type=float, default=0.2, help="seconds of a step that are divided"
-)
-parser.add_argument("--steps", type=int, default=12)
-parser.add_argument("--warm-up", type=int, default=2, help="steps that take three times as long")
-parser.add_argument("--hold", type=int, default=0, help="the run that waits for the file goes-on")
+# Seconds of a step that all ranks do, and that are divided; steps that take three times as long;
+# the run that waits for the file goes-on.
+numbers = {"serial": 0.02, "parallel": 0.2, "steps": 12, "warm-up": 2, "hold": 0}
+for name, number in numbers.items():
+    parser.add_argument(f"--{name}", type=type(number), default=number)
 args = parser.parse_args()
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,89 +23,34 @@ def words(directory: Path, image: Path, *more: str) -> tuple[str, ...]:
     return (*chosen, *more, str(script))
 
 
-def report(directory: Path, name: str = "paced") -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((directory / "scale" / name / "report.json").read_text())
-    return read
-
-
-def started(
-    chosen: tuple[str, ...],
-    directory: Path,
-    env: dict[str, str],
-    *,
-    stdout: int = subprocess.DEVNULL,
-) -> subprocess.Popen[str]:
-    """A study under way, whose messages can be read."""
-    return subprocess.Popen(
-        (sys.executable, "-m", "toolkit", *chosen),
-        cwd=directory,
-        env=env,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def stop_at(
-    line: str,
-    number: signal.Signals,
-    chosen: tuple[str, ...],
-    directory: Path,
-    env: dict[str, str],
-    *,
-    measured: int,
-) -> tuple[int, str]:
-    """Send a study a signal when it has so many measurements and prints a line that begins so."""
-    samples = directory / "scale/paced/samples"
-    with started(chosen, directory, env) as study:
-        assert study.stderr is not None
-        for text in study.stderr:
-            if text.startswith(line) and len(list(samples.glob("*.json"))) == measured:
-                break
-        study.send_signal(number)
-        rest = study.stderr.read()
-    return study.returncode, rest
-
-
-def test_a_killed_study_goes_on(toolkit, toolkit_env, pytorch_image, shared_dir):
+def test_a_killed_study_goes_on(toolkit, started, pytorch_image, shared_dir):
     options = (*"--nodes 1,2 --runs 1 --arguments".split(), "--hold 2")
     chosen = words(shared_dir, pytorch_image, *options)
     planned = toolkit(*chosen, "--dry-run", cwd=shared_dir)
     assert planned.returncode == 0, planned.stderr
-    assert [(row["ranks"], row["hours"]) for row in json.loads(planned.stdout)] == [
-        (1, 0.08),
-        (2, 0.17),
-    ]
+    hours = [(row["ranks"], row["hours"]) for row in json.loads(planned.stdout)]
+    assert hours == [(1, 0.08), (2, 0.17)]
     assert not (shared_dir / "scale").exists()
     # The first run is measured, and the job of the second one runs.
-    stop_at("running", signal.SIGKILL, chosen, shared_dir, toolkit_env, measured=1)
-    kept = report(shared_dir)["samples"]
+    samples = shared_dir / "scale/paced/samples"
+    with started(*chosen, cwd=shared_dir) as study:
+        for text in study.stderr:
+            if text.startswith("running") and len(list(samples.glob("*.json"))) == 1:
+                break
+        study.kill()
+    kept = json.loads((samples.parent / "report.json").read_text())["samples"]
     assert [sample["point"] for sample in kept] == ["weak-srun-1xjob"]
-    with started(chosen, shared_dir, toolkit_env, stdout=subprocess.PIPE) as study:
-        assert study.stderr is not None
+    with started(*chosen, cwd=shared_dir) as study:
         assert any(line.startswith("resumed") for line in study.stderr)
         (shared_dir / "goes-on").touch()
         printed, said = study.communicate(timeout=120)
     assert study.returncode == 0, said
-    samples = json.loads(printed)["samples"]
-    assert samples[0] == kept[0]
-    assert len(samples) == 2
-    assert sorted(path.name for path in (shared_dir / "runs").iterdir()) == [
-        "scale-paced-0001",
-        "scale-paced-0002",
-    ]
+    measured = json.loads(printed)["samples"]
+    assert (len(measured), measured[0]) == (2, kept[0])
+    runs = sorted(path.name for path in (shared_dir / "runs").iterdir())
+    assert runs == ["scale-paced-0001", "scale-paced-0002"]
     # The last of 12 values is the result of the script, which may be the mean of the others.
-    assert all(sample["values"] == 11 and sample["warm_up"] >= 2 for sample in samples)
-
-
-def two_ranks(
-    source: Path, directory: Path, image: Path, *more: str
-) -> tuple[Path, tuple[str, ...]]:
-    """A script with DistributedDataParallel on two nodes with one rank each."""
-    script = directory / source.name
-    script.write_bytes(source.read_bytes())
-    options = "bench scale --launcher torchrun --nodes 2 --ntasks-per-node 1 --time 10 --image"
-    return script, (*options.split(), str(image), *more, str(script))
+    assert all(sample["values"] == 11 and sample["warm_up"] >= 2 for sample in measured)
 
 
 def test_the_serial_fraction_is_found(toolkit, pytorch_image, shared_dir):
@@ -137,13 +78,14 @@ def test_the_ranks_of_pytorch_are_recorded_and_a_slow_one_is_named(
     What stops a rank from outside (signals, quotas) meets it in Gloo's threads as well, which looks
     like the network: how much of it depends on what else the machine does.
     """
-    work = ("--runs", "1", "--arguments", "--epochs 2")
-    script, chosen = two_ranks(JOBS / "digits-ddp/train.py", shared_dir, pytorch_image, *work)
+    exercise = (JOBS / "digits-ddp/train.py").read_text()
     loads = "        x, y = x.to(device), y.to(device)\n"
-    exercise = script.read_text()
     assert exercise.count(loads) == 1
+    script = shared_dir / "train.py"
     script.write_text(exercise.replace(loads, f"{loads}        time.sleep(0.1 * rank)\n"))
-    done = toolkit(*chosen, cwd=shared_dir)
+    options = "bench scale --launcher torchrun --nodes 2 --ntasks-per-node 1 --time 10 --runs 1"
+    work = ("--image", str(pytorch_image), "--arguments", "--epochs 2", str(script))
+    done = toolkit(*options.split(), *work, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     (sample,) = read_study(shared_dir / "scale/train").samples
     steps = 2 * 45  # 1,437 images by 2 ranks of 16
