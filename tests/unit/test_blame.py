@@ -285,7 +285,7 @@ ARGPARSE = process(
         # Memory that Slurm took away is the cause of what a rank says of it.
         (process(1, 1.0, _KILLED), [], NOISE, "python-exception", "", ""),
         (process(1, 1.0, _KILLED), [], [*NOISE, _OOM], "memory", "", ""),
-        (process(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'")), [], NOISE, "module-missing", "", ""),
+        (process(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'")), [], NOISE, "module-missing", "certain", ""),
         # A script that ends itself is not explained by what it printed before, but by its usage.
         (ENDED, [], NOISE, "exit-code", "certain", "the script ended itself with exit code 3 (train.py, line 12, in step)"),
         (ARGPARSE, [], [*NOISE, *_USAGE], "arguments", "likely", _USAGE[0][0]),

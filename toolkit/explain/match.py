@@ -233,7 +233,7 @@ def survived(entries: Sequence[Line]) -> frozenset[int]:
     """
     normal_after: dict[str, int] = {}
     positions = []
-    for position in range(len(entries) - 1, -1, -1):
+    for position in reversed(range(len(entries))):
         entry = entries[position]
         after = normal_after.get(entry.label, 0)
         if after >= _GOES_ON or _INFORMATION.search(entry.text):

@@ -349,11 +349,8 @@ def unwrap(error: Error) -> Error:
     place = {}
     if own is not None:
         number, frame = own
-        source = (
-            lines[number + 1].strip()
-            if number + 1 < len(lines) and not FRAME.match(lines[number + 1])
-            else ""
-        )
+        # A line follows each frame: the error itself comes after the last one.
+        source = "" if FRAME.match(lines[number + 1]) else lines[number + 1].strip()
         place = {"file": frame["file"], "function": frame["function"] or "", "source": source}
     return replace(
         error,
