@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
+from tests.unit.test_cli import said
 from tests.unit.test_readme import DOCS, ROOT
 from toolkit.cli import learn
 from toolkit.cli import main as cli
-from toolkit.cli.learn import docs as command
-from toolkit.errors import UsageError
 from tools.docs import tested, translation
 from tools.docs.blocks import MARKS, blocks, commands
 
@@ -49,35 +46,25 @@ def test_each_block_of_commands_is_run_or_marked(page):
 def overviews() -> list[str]:
     """Return the commands of README and of other overviews, without their options."""
     shown = [block.text for _, block in tested.shown_blocks() if "overview" in block.marks]
-    lines = re.findall(
-        r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(toolkit [^#\n]*)", "\n".join(shown), re.MULTILINE
-    )
-    verbs = (re.match(r"toolkit ([a-z-]+)((?: [a-z-]+)?)(?= |$)", line) for line in lines)
-    groups = {name for name in cli.cli.entries if isinstance(entry(name), click.Group)}
-    return sorted(
-        {"".join(verb.groups()) if verb[1] in groups else verb[1] for verb in verbs if verb}
-    )
+    line = r"^(?:\$ )?(?:[A-Z_]+=\S+ )?toolkit ([a-z-]+)(?:( [a-z-]+)(?= |$))?"
+    verbs = re.findall(line, "\n".join(shown), re.MULTILINE)
+    groups = [name for name, (place, _) in cli.cli.entries.items() if place.startswith("groups:")]
+    return sorted({verb + (below if verb in groups else "") for verb, below in verbs})
 
 
-def entry(name: str) -> click.Command | None:
-    return cli.cli.get_command(click.Context(cli.cli), name)
-
-
-@pytest.mark.parametrize("command_name", overviews())
-def test_each_command_of_an_overview_is_run_elsewhere(command_name):
-    words = r"\W+".join(re.escape(word) for word in command_name.split())
-    guides_run = [
+@pytest.mark.parametrize("name", overviews())
+def test_each_command_of_an_overview_is_run_elsewhere(name):
+    words = r"\W+".join(name.split())
+    run = [
         block.text
         for page in guides()
         for block in blocks(page.read_text(encoding="utf-8"))
         if block.language == "console" and not {"not-run", "overview"} & set(block.marks)
     ]
-    tests = [
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests/cluster").glob("test_*.py")
-    ]
-    is_run = re.search(rf"^\$ .*toolkit {words}\b", "\n".join(guides_run), re.MULTILINE)
+    tests = [path.read_text(encoding="utf-8") for path in ROOT.glob("tests/cluster/test_*.py")]
     # Fixtures add the group: `built.run("push", ...)` is `toolkit image push`.
-    called = rf"""["' ({{]{words}["' ]|\.run\("{command_name.split()[-1]}","""
+    called = rf"""["' ({{]{words}["' ]|\.run\("{name.split()[-1]}","""
+    is_run = re.search(rf"^\$ .*toolkit {words}\b", "\n".join(run), re.MULTILINE)
     assert is_run or re.search(called, "\n".join(tests))
 
 
@@ -89,15 +76,11 @@ def test_a_page_is_printed_without_what_only_the_site_needs(topic):
     assert not re.search("^<!-- ", text, re.MULTILINE)
 
 
-def test_the_command_lists_and_prints_pages():
-    assert "run/pending" in CliRunner().invoke(command, []).output
-    assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
-
-
-def test_an_unknown_page_names_the_nearest():
-    with pytest.raises(UsageError) as caught:
-        learn.page_text("run/pendin")
-    assert caught.value.close == "run/pending"
+def test_the_command_lists_and_prints_pages_and_names_the_nearest():
+    assert "run/pending" in said("docs")[1]
+    assert "toolkit explain" in said("docs", "run/pending")[1]
+    code, _, error = said("docs", "run/pendin")
+    assert (code, "close     run/pending" in error) == (64, True)
 
 
 CATALOGS = sorted((DOCS / "locale").rglob("*.po"))

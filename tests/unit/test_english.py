@@ -55,49 +55,45 @@ OPENINGS = set(
 )
 
 
-def is_listed(name: str) -> bool:
-    """Return whether a name, or a part of it, is on the list."""
-    parts = re.findall(r"[a-z]+|[A-Z][a-z]*", name)
-    return name.lower() in WHOLE_NAMES or any(part.lower() in NAMES for part in parts)
-
-
 def bound_name(node: ast.AST) -> str:
     """Return the name that a node of the tree gives to something."""
     match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
             return name
-        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+        case ast.Name(id=name, ctx=ast.Store()):
             return name
     return ""
 
 
 def findings(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the word of each finding in the source of a module."""
+    prose: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(source)):
         line = getattr(node, "lineno", 1)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             opening = re.match(r"\W*(\w+)", ast.get_docstring(node) or "")
             if opening and opening[1] in OPENINGS:
                 yield line, f"docstring begins with {opening[1]}"
-        if is_listed(name := bound_name(node)):
+        name = bound_name(node)
+        parts = {part.lower() for part in re.findall(r"[a-z]+|[A-Z][a-z]*", name)}
+        if name.lower() in WHOLE_NAMES or parts & NAMES:
             yield line, f"name {name}"
         # Messages and docstrings have spaces; keys, commands and patterns of one word are skipped.
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and " " in text and text not in RENDERED:
-            yield from ((line, match.group()) for match in PROSE.finditer(text))
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield from ((token.start[0], word.group()) for word in PROSE.finditer(token.string))
+            prose.append((line, text))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    prose += [(each.start[0], each.string) for each in tokens if each.type == tokenize.COMMENT]
+    yield from ((line, word[0]) for line, text in prose for word in PROSE.finditer(text))
 
 
 def test_every_module_uses_the_words_of_the_field():
-    files = [
-        file for room in ("toolkit", "benchmarks", "tools") for file in (ROOT / room).rglob("*.py")
+    paths = [
+        path for room in ("toolkit", "benchmarks", "tools") for path in (ROOT / room).rglob("*.py")
     ]
-    paths = sorted(str(file.relative_to(ROOT)) for file in files)
     assert [
         f"{path}:{line}: {finding}"
         for path in paths
-        if not path.startswith(UNCHANGED)
-        for line, finding in findings((ROOT / path).read_text(encoding="utf-8"))
+        if not str(path.relative_to(ROOT)).startswith(UNCHANGED)
+        for line, finding in findings(path.read_text(encoding="utf-8"))
     ] == []

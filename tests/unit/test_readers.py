@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import tempfile
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -30,46 +30,30 @@ from toolkit.images.sif.graft import (
     graft,
     list_directory,
 )
-from toolkit.images.sif.header import JSON
 from toolkit.images.sif.tables import Tables, decode, reference_to
 from toolkit.images.store import store
-from toolkit.images.store.sif_files import partition_digest, read_descriptors, read_object
+from toolkit.images.store.sif_files import partition_digest, read_descriptors
 
-SIF, OURS = READERS["sif"].seeds
+SIF = READERS["sif"].seeds[0]
 BASE, LAYER = READERS["squashfs"].seeds
 
 
-FILES = [name for name in READERS if name != "server"]
-
-
 def examined(name: str, data: bytes) -> str:
-    directory = Path(tempfile.mkdtemp())
-    try:
-        return check(READERS[name], data, directory)
-    finally:
-        shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory() as directory:
+        return check(READERS[name], data, Path(directory))
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [(name, number) for name, one in READERS.items() for number in range(len(one.seeds))],
-)
-def test_what_is_whole_is_read(name, number):
-    assert examined(name, READERS[name].seeds[number]) == "read"
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_whole_is_read(name):
+    assert {examined(name, seed) for seed in READERS[name].seeds} == {"read"}
 
 
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=120, deadline=None)
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_what_is_broken_ends_with_one_class_of_error(name, data):
     seed = data.draw(st.sampled_from(READERS[name].seeds))
     examined(name, broken(seed, Random(data.draw(st.integers(0, 2**32)))))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(READERS["server"].seeds), st.integers(0, 2**32))
-def test_a_server_that_answers_anything_ends_with_one_class_of_error(seed, number):
-    examined("server", broken(seed, Random(number)))
 
 
 def test_a_hash_that_is_a_number_is_none():
@@ -80,42 +64,32 @@ def peak(function: Callable[[], object]) -> int:
     """Bytes that a function takes at most."""
     tracemalloc.start()
     try:
-        function()
-    except (ToolkitError, SquashfsError):
-        pass
+        with suppress(ToolkitError, SquashfsError):
+            function()
+        return tracemalloc.get_traced_memory()[1]
     finally:
-        _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return most
 
 
-def patched(data: bytes, at: int, form: str, *values: int) -> bytes:
+def patched(data: bytes, at: int, form: str, value: int) -> bytes:
     changed = bytearray(data)
-    struct.pack_into(form, changed, at, *values)
+    struct.pack_into(form, changed, at, value)
     return bytes(changed)
 
 
 OFFSET, SIZE = 4096 + 17, 4096 + 25  # of the first object of a SIF, in its descriptor
-COUNT, BEGIN, DATA = 88, 96, 112
-HOSTILE = (-1, -(2**63), 2**63 - 1, 2**62, 10**12)
+COUNT, BEGIN = 88, 96
 
 
-@pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize(
-    "at", [OFFSET, SIZE, OFFSET + 585, SIZE + 585, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN]
-)
+@pytest.mark.parametrize("value", [-1, -(2**63), 2**63 - 1, 10**12])
+@pytest.mark.parametrize("at", [OFFSET, SIZE, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN])
 def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path, at, value):
     path = tmp_path / "x.sif"
     path.write_bytes(patched(SIF, at, "<q", value))
     with pytest.raises(MalformedInputError, match="broken at byte") as raised:
         read_descriptors(path)
-    assert raised.value.place == str(path)
-    assert raised.value.exit_code == 95
-    for read in (
-        partition_digest,
-        lambda one: compose.read_image_tables(str(one)),
-        lambda one: read_object(one, JSON),
-    ):
+    assert (raised.value.place, raised.value.exit_code) == (str(path), 95)
+    for read in (partition_digest, lambda one: compose.read_image_tables(str(one))):
         with pytest.raises(MalformedInputError):
             read(path)
 
@@ -156,11 +130,8 @@ def test_a_block_that_wants_gigabytes_gets_none():
 def directories(*levels: tuple[int, ...]) -> Tables:
     """Tables of nothing but directories: each level names the levels that its entries lead to."""
     made = tables(LAYER)
-    made.inodes, made.directories, made.export = (
-        bytearray(),
-        bytearray(),
-        bytearray(8 * len(levels)),
-    )
+    made.inodes, made.directories = bytearray(), bytearray()
+    made.export = bytearray(8 * len(levels))
     size = 40  # of an inode of a directory: so it is known where each will be
     for number, leads_to in enumerate(levels):
         entries = [
