@@ -16,8 +16,12 @@ from typing import Any, cast
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError, NeedsInstallError
-from toolkit.images.builder.docker import client_environment, engine_image_name, find_builder
-from toolkit.images.builder.host_files import write_secrets
+from toolkit.images.builder.docker import (
+    client_environment,
+    engine_image_name,
+    find_builder,
+    write_secrets,
+)
 from toolkit.images.builder.remote_base import resolve_base
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.recipe.bases import Docker

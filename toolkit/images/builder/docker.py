@@ -8,6 +8,17 @@ files by name and no secret as an argument. skopeo converts between the formats 
 podman builds nothing here: who may run it may build by Apptainer, which needs the same subordinate
 ids, and its service goes on with a step when its client is gone.
 
+The host configuration is mounted into the steps, and none of it is stored. With an engine of 20.10:
+
+- A build argument stays in the image's history.
+- A copied file stays in its layer, even if a later layer removes it.
+- A stage of its own that holds the files, and is mounted, stays in the engine's cache with its
+  passwords, and changes the key of a step whenever one of them changes.
+
+So files become *secrets* of the build: mounted for one step only, in memory, in no layer, no
+history and no cache key. Secrets are files: directories of packages on this machine are not seen.
+The committed Dockerfile has none of this: ``add_mounts`` adds it.
+
 The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that
 fails or is stopped names nothing.
 """
@@ -36,9 +47,9 @@ from toolkit.images.builder.apptainer.apptainer import BuildOutcome, cached_base
 from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import SYSTEM_PATH
 from toolkit.images.builder.follow import LAST_STEPS, Follower
-from toolkit.images.builder.host_files import add_mounts, write_secrets
 from toolkit.images.builder.remote_base import BuildTask, RemoteBase
 from toolkit.images.host import host_config
+from toolkit.images.host.host_config import CERTIFICATES, ROOT, HostConfig
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.host.workspace import Workspace
@@ -49,6 +60,7 @@ from toolkit.images.recipe.plan import STEP, Plan
 from toolkit.images.recipe.quoting import quote_word
 from toolkit.images.registry.registry import Source, require_skopeo, write_login
 from toolkit.images.store.cache import Cache
+from toolkit.quoting import shell as quoted
 from toolkit.runtimes.docker import Engine, find_engine
 
 _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
@@ -65,6 +77,23 @@ tar -C "$directory" --numeric-owner --sort=name "$@" -cf "$archive" .
 # Of BuildKit (--progress=plain): an instruction that is a step of the recipe, and what it prints.
 _RUN = re.compile(rf"#\d+ \[[^\]]+\] RUN .*?{re.escape(STEP)}([^ :]+): ")
 _OUTPUT = re.compile(r"#\d+ \d+\.\d+ ?(.*)")
+
+_SOURCES, _EXPORTS = "sources.list", "variables"
+# Every step names all of them, mounted or not, so that a step's key does not depend on them.
+_SECRETS = ("apt.conf", CERTIFICATES, "pip.conf", _SOURCES, _EXPORTS)
+# BuildKit leaves the empty files in the image that it mounts secrets on, but for the tmpfs.
+_MOUNTS = " ".join(
+    (
+        f"--mount=type=tmpfs,target={ROOT}",
+        *(f"--mount=type=secret,id={name},target={ROOT}/{name},mode=0444" for name in _SECRETS),
+    )
+)
+# Each step writes to one stream only, so that commands and their output keep their order.
+_FIRST = f"[ ! -f {ROOT}/{_EXPORTS} ] || . {ROOT}/{_EXPORTS}; exec 2>&1; "
+# With its continuation: lines that end with a backslash, and comments among them.
+_STEP_RUN = re.compile(
+    r"^RUN (?P<flags>(?:--\S+\s+(?:\\\n\s*)?)*)(?P<body>(?:.*\\\n|[ \t]*#.*\n)*.*)", re.MULTILINE
+)
 
 
 def build(task: BuildTask) -> BuildOutcome:
@@ -148,6 +177,40 @@ def find_builder() -> tuple[Engine, str]:
             next_step="install docker and its plugin buildx (Debian: apt-get install docker.io)",
         )
     return engine, client
+
+
+def add_mounts(dockerfile: str) -> str:
+    """Return a Dockerfile whose steps see the host configuration.
+
+    The text has one ``RUN`` at the beginning of a line for each step.
+    """
+    return _STEP_RUN.sub(rf"RUN {_MOUNTS} \g<flags>{_FIRST}\g<body>", dockerfile)
+
+
+def write_secrets(
+    config: HostConfig, directory: Path, *, mirror: str = "", release: str = ""
+) -> dict[str, Path]:
+    """Write the files of the secrets; return them by their ids.
+
+    Args:
+        config: The host configuration.
+        directory: An empty directory that only its owner can enter.
+        mirror: A mirror of Debian, for a base whose own list of sources is empty.
+        release: The code name to use at the mirror.
+    """
+    files = {bind.target: Path(bind.source) for bind in config.binds}
+    texts = dict(config.files)
+    if mirror:
+        texts[_SOURCES] = f"deb {mirror} {release} main\n"
+        option = f'Dir::Etc::sourcelist "{ROOT}/{_SOURCES}";\n'
+        texts["apt.conf"] = texts.get("apt.conf", "") + option
+    if proxies := host_config.proxies():
+        exports = (f"export {name}={quoted(value)}\n" for name, value in proxies.items())
+        texts[_EXPORTS] = "".join(exports)
+    for name, text in texts.items():
+        files[name] = directory / name
+        files[name].write_text(text, encoding="utf-8")
+    return {name: path for name, path in files.items() if name in _SECRETS and path.is_file()}
 
 
 def _mirror(base: Base) -> dict[str, str]:

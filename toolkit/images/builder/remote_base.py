@@ -60,10 +60,6 @@ class RemoteBase:
     source: Source | None = None
     archive: Path | None = None
 
-    def environment(self, place: Workspace) -> dict[str, str]:
-        """Return the variables that Apptainer needs to fetch it; they hold a login."""
-        return apptainer_login(self.source.place.registry, place.output) if self.source else {}
-
 
 def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
     """Find the image of a base; return None for a base from neither a registry nor an archive.
@@ -156,4 +152,5 @@ class BuildTask:
 
     def login(self) -> dict[str, str]:
         """Return the variables for Apptainer to fetch the base."""
-        return self.base.environment(self.place) if self.base else {}
+        source = self.base.source if self.base else None
+        return apptainer_login(source.place.registry, self.place.output) if source else {}

@@ -7,7 +7,6 @@ Every number is compared with the size of the file before anything relies on it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.images.sif import SifError
@@ -15,12 +14,12 @@ from toolkit.images.sif import SifError
 HEADER_SIZE = 128  # bytes of the global header
 DATA_START = 32768  # where the first object of a SIF begins that this module writes
 _MAGIC = b"SIF_MAGIC"
-_MAGIC_AT, _ID_AT, _TIMES_AT, _COUNTS_AT, _DATA_AT = 32, 48, 64, 80, 112
+_MAGIC_AT, ID_AT, TIMES_AT, _COUNTS_AT, _DATA_AT = 32, 48, 64, 80, 112
 _HEADER = struct.Struct("<32s10s3s3s16s8q")
 _COUNTS = struct.Struct("<3q")  # free descriptors, all descriptors, position of the first
 _LAUNCH = b"#!/usr/bin/env run-singularity\n"
 _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
-_DESCRIPTOR_TIMES_AT = 41
+DESCRIPTOR_TIMES_AT = 41
 _DESCRIPTORS_AT, _MOST_DESCRIPTORS = 4096, 48
 DESCRIPTORS_END = _DESCRIPTORS_AT + _MOST_DESCRIPTORS * _DESCRIPTOR.size
 DEFINITION, PARTITION, SIGNATURE, JSON, BILL = 0x4001, 0x4004, 0x4005, 0x4006, 0x4009
@@ -101,7 +100,7 @@ def parse_header(head: bytes) -> Header | None:
     start, size = struct.unpack_from("<qq", head, _DATA_AT)
     if start < 0 or size < 0:
         raise _broken(f"its data begin at {start} and are {size} bytes long", _DATA_AT)
-    return Header(sif_id=head[_ID_AT : _ID_AT + 16].hex(), end=start + size)
+    return Header(sif_id=head[ID_AT : ID_AT + 16].hex(), end=start + size)
 
 
 def parse_architecture(head: bytes) -> str:
@@ -145,15 +144,6 @@ def _broken(reason: str, position: int) -> SifError:
     return SifError(f"this SIF is broken at byte {position}: {reason}")
 
 
-def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
-    """Return the extent of the squashfs that a SIF starts from; None if it has none.
-
-    Arguments and errors are those of ``parse_descriptors``.
-    """
-    descriptors = parse_descriptors(head, file_size)
-    return next((descriptor.extent for descriptor in descriptors if descriptor.is_primary), None)
-
-
 def build_header(
     sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str, start: int = DATA_START
 ) -> bytes:
@@ -188,17 +178,3 @@ def build_header(
         _LAUNCH, _MAGIC, b"01\0", architecture, sif_id, *times, *counts, *table, *data
     )
     return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(start, b"\0")
-
-
-def plan_normalization(
-    descriptors: Sequence[Descriptor], sif_id: bytes, time: int
-) -> tuple[tuple[int, bytes], ...]:
-    """Return what to write at which positions, so that a SIF has this id and only this time.
-
-    Apptainer gives each SIF a random id and the current time. Neither says anything that a manifest
-    does not, and they keep equal images from being equal files. So both are replaced before a
-    signature fixes the header.
-    """
-    places = (each.position + _DESCRIPTOR_TIMES_AT for each in descriptors)
-    times = struct.pack("<qq", time, time)
-    return ((_ID_AT, sif_id), *((place, times) for place in (_TIMES_AT, *places)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,9 @@ def partition_digest(path: Path) -> str:
 def normalize(path: Path, time: int) -> str:
     """Set the id and the times of an unsigned SIF, so that equal contents are equal files.
 
+    Apptainer gives each SIF a random id and the current time. Neither says anything that a manifest
+    does not. Both are replaced before a signature fixes the header.
+
     Args:
         path: the SIF.
         time: in seconds since 1970.
@@ -127,7 +131,10 @@ def normalize(path: Path, time: int) -> str:
     assert not any(descriptor.data_type == sif.SIGNATURE for descriptor in descriptors)
     digests = "\n".join(hash_file(path, extent=descriptor.extent) for descriptor in descriptors)
     sif_id = hashlib.sha256(digests.encode()).digest()[:16]
+    places = (each.position + sif.DESCRIPTOR_TIMES_AT for each in descriptors)
+    times = struct.pack("<qq", time, time)
     with path.open("r+b") as stream:
-        for position, data in sif.plan_normalization(descriptors, sif_id, time):
-            os.pwrite(stream.fileno(), data, position)
+        os.pwrite(stream.fileno(), sif_id, sif.ID_AT)
+        for position in (sif.TIMES_AT, *places):
+            os.pwrite(stream.fileno(), times, position)
     return sif_id.hex()

@@ -248,11 +248,6 @@ def paths_of(path: Path) -> tuple[Path, Path, Path]:
     return (path, _note_path(path), path.with_name(f"{name}.log"))
 
 
-def rewrite_manifest(path: Path, manifest: Manifest) -> None:
-    """Note new facts of an image."""
-    write_atomically(_note_path(path), to_json(manifest))
-
-
 def update_manifest(
     image: StoredImage, change: Callable[[Manifest], Manifest], progress: Progress
 ) -> None:
@@ -273,4 +268,4 @@ def update_manifest(
     with suppress(BuildError, ForbiddenError, OSError), hold_image(path, "verified", wait=progress):
         now = manifest_of(path) if path.stat().st_uid == os.geteuid() else None
         if now and now.sif_id == image.manifest.sif_id:
-            rewrite_manifest(path, change(now))
+            write_atomically(_note_path(path), to_json(change(now)))

@@ -67,10 +67,12 @@ def open_squashfs(path: str) -> tuple[int, Reader]:
     whole = os.fstat(handle.fileno()).st_size
     head = handle.read(sif.DESCRIPTORS_END)
     with sif_errors(path):
-        place = (0, whole) if head.startswith(b"hsqs") else sif.find_partition(head, whole)
-    if place is None:
+        is_bare = head.startswith(b"hsqs")
+        objects = () if is_bare else sif.parse_descriptors(head, whole)
+    places = [(0, whole)] if is_bare else [each.extent for each in objects if each.is_primary]
+    if not places:
         raise BuildError("this file holds no squashfs", place=path)
-    offset, size = place
+    offset, size = places[0]
     return offset, Reader(size, lambda at, length: os.pread(handle.fileno(), length, offset + at))
 
 
