@@ -85,19 +85,19 @@ class Slurm(Client):
         return number
 
     def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
-        own = {"sbatch": self._sbatch, "squeue": self._squeue, "scancel": self._scancel}
         known = next((self.answers[word] for word in argv if word in self.answers), None)
-        act = next((own[word] for word in argv if word in own and "--start" not in argv), None)
-        if known is None and act is not None:
-            self.pass_fds = pass_fds
-            known = act(argv)
-        known = "" if known is None else known
-        return known if isinstance(known, Result) else Result(tuple(argv), 0, known, "")
+        if known is None and "sbatch" in argv:
+            known = self._sbatch(argv, pass_fds)
+        elif known is None and "squeue" in argv and "--start" not in argv:
+            known = self._squeue(argv)
+        elif known is None and argv[:1] == ["scancel"] and len(argv) == 2:  # no signal
+            known = self._scancel(argv)
+        return known if isinstance(known, Result) else Result(tuple(argv), 0, known or "", "")
 
-    def _sbatch(self, argv: Sequence[str]) -> str | Result:
+    def _sbatch(self, argv: Sequence[str], pass_fds: Sequence[int]) -> str | Result:
         self.calls += 1
         script, what = Path(argv[-1]), self.happens.pop(0)
-        self.locked.append(bool(self.pass_fds) and not is_over(Run(script.parent)))
+        self.locked.append(bool(pass_fds) and not is_over(Run(script.parent)))
         errors = {"refused": REFUSED, "away": AWAY, "dies": "", "lost": ""}
         if what in ("taken", "lost"):
             self.add(script)

@@ -25,9 +25,7 @@ from toolkit.runs.run import Run
         (("--rank", "1"), ["1| first of rank 1"]),
     ],
 )
-def test_the_lines_that_are_wanted_are_shown_and_the_exit_code_is_the_jobs(
-    options, expected, monkeypatch, capsys, tmp_path, slurm
-):
+def test_wanted_lines_and_the_exit_code(options, expected, monkeypatch, capsys, tmp_path, slurm):
     run = new_run(tmp_path / "runs" / "train-0001", 7)
     log = "0| first of rank 0\n1| first of rank 1\nthe agent\n"
     (run.logs / "7-0-nid001.log").write_text(log)
@@ -59,10 +57,8 @@ def interrupt(*_: object) -> None:
 @pytest.mark.parametrize(
     ("moment", "code"), [("console.say", 130), ("follow.time.sleep", 130), ("", DETACHED)]
 )
-def test_a_second_ctrl_c_cancels_from_the_first_message_on(
-    moment, code, monkeypatch, tmp_path, slurm
-):
-    """A job that goes on ends the command with another code than one that was cancelled."""
+def test_a_second_ctrl_c_cancels(moment, code, monkeypatch, tmp_path, slurm):
+    """From the first message on; a job that goes on ends the command with a code of its own."""
     first = [interrupt]
     for name in ("console.say", "follow.time.sleep"):
         acts = first if name == moment else []
@@ -110,9 +106,7 @@ def followed(run: Run, slurm: Slurm, *states: str | None) -> list[str]:
 
 
 @pytest.mark.usefixtures("clock")
-def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_answers_without_it(
-    tmp_path, slurm
-):
+def test_a_silence_is_told_once_and_a_job_is_lost_after_several_answers(tmp_path, slurm):
     """The controller forgets a job some moments before the accounting has it."""
     run = new_run(tmp_path / "x-0001", 7)
     slurm.add(run.script, 7)

@@ -134,9 +134,7 @@ def test_paths_of_the_tree_are_relative_and_others_refused(project):
             cli.translated(word, project, cwd)
 
 
-def test_the_tree_goes_without_what_is_ignored_and_what_is_gone_goes_there(
-    home, project, monkeypatch, capfd
-):
+def test_the_tree_there_is_as_here_without_what_is_ignored(home, project, monkeypatch, capfd):
     stand_in(home, monkeypatch, local(home, "echo Welcome"))
     cli.send("site", project / "sub")
     (place,) = (home / "scratch").iterdir()
@@ -168,9 +166,8 @@ def test_more_than_200_mb_is_asked_for_before_anything_goes(home, project, monke
     assert [path.name for path in (home / "scratch").rglob("*") if path.is_file()] == [SENT]
 
 
-def test_runs_are_copied_into_a_directory_that_is_a_link_here_without_their_secrets(
-    home, project, monkeypatch
-):
+def test_runs_are_copied_without_their_secrets(home, project, monkeypatch):
+    """Also into a directory that is a link here."""
     stand_in(home, monkeypatch, local(home))
     monkeypatch.setattr(cli, "connect", lambda *_: None)
     monkeypatch.chdir(project)
@@ -253,9 +250,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("words", "here", "there"), PLACES)
-def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
-    words, here, there, tmp_path, monkeypatch
-):
+def test_a_server_is_reached_at_the_place_given(words, here, there, tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     calls: list[Any] = []
     monkeypatch.setattr(cli, "connect", lambda *_: None)
@@ -285,9 +280,8 @@ def test_a_server_is_reached_at_the_port_or_socket_that_is_asked_for(
         ("cancel train-0001", False),
     ],
 )
-def test_only_what_cannot_act_twice_is_repeated_over_a_new_connection(
-    words, is_repeated, project, monkeypatch
-):
+def test_only_what_cannot_act_twice_is_repeated(words, is_repeated, project, monkeypatch):
+    """Over a new connection, after one was lost."""
     calls: list[str] = []
 
     def lose(login: str, *_: str, **__: object) -> int:

@@ -125,9 +125,7 @@ def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(tree, tmp_
 
 
 @pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", "exec cat /dev/zero", "full disk"])
-def test_a_git_that_hangs_fails_or_floods_and_a_full_disk_stop_no_run(
-    tree, tmp_path, monkeypatch, body
-):
+def test_neither_git_nor_a_full_disk_stops_a_run(tree, tmp_path, monkeypatch, body):
     if body == "full disk":
         monkeypatch.setattr(code, "write_atomically", full)
         code.record(Run(tree.parent), None, tree, ())

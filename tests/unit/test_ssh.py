@@ -359,9 +359,7 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, slu
     assert slurm.cancelled == []
 
 
-def test_a_token_goes_to_the_server_that_listens_and_to_none_that_others_could_have_named(
-    tmp_path, slurm
-):
+def test_a_token_goes_to_no_server_that_others_could_have_named(tmp_path, slurm):
     run = a_notebook(tmp_path / "notebook-0001", 7)
     slurm.add(job_id=7, nodes="nid001")
     with pytest.raises(JobLostError, match="not listen yet"):

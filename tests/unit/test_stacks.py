@@ -266,9 +266,8 @@ def test_silence_is_reported_once_with_what_to_type(paths, slurm, monkeypatch, c
         ("ended ended ended ended", 12.0, ""),
     ],
 )  # fmt: skip
-def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
-    ends, minutes, expected, paths, slurm, monkeypatch, capsys
-):
+def test_ranks_that_ended_long_ago(ends, minutes, expected, paths, slurm, monkeypatch, capsys):
+    """A job whose other ranks go on says so wherever it is shown."""
     for rank, suffix in enumerate(ends.split()):
         (paths.reports / f"{rank}.{suffix}").write_text(head(rank))
         # What a rank has started, and Slurm has killed, is no rank.

@@ -22,20 +22,16 @@ from toolkit.runtimes.environments import _lines, _variables
 ROOT = Path(files.__file__).parents[1]
 RUN = "run --site generic --dry-run --image /x.sif"
 COMMANDS = {
-    "lint F": 78,
+    "lint --fix F": 78,
     "image build ./F.toml": 78,
     "image build ./based.toml": 68,
     "image render ./extends.toml": 78,
     "image import --name new F": 78,
-    "image show ./F": 0,
     "image sign ./F --key F": 68,
-    "site check ./F": 78,
     "cluster up --shape F": 78,
     "bench scale --against F F.py": 78,
     f"{RUN} F.py": 66,
     f"{RUN} folder": 66,
-    "workshop show folder": 78,
-    "explain F": 84,
 }
 
 

@@ -66,9 +66,9 @@ def results(lines: Iterable[Line]) -> dict[str, Any]:
     return by_rank[min(by_rank)] if by_rank else {}
 
 
-def headline(results: Mapping[str, Any], *, most: int = 3) -> str:
+def headline(results: Mapping[str, Any]) -> str:
     """Format the first results: ``accuracy 0.961  loss 0.029``; outcome.json has all of them."""
-    shown = list(results.items())[:most]
+    shown = list(results.items())[:3]
     return "  ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in shown
