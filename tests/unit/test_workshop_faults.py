@@ -26,77 +26,57 @@ from toolkit.workshops.rehearsal.report import Attempt, Report
 COMMENT = "toolkit rehearsal"
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
-    """The users of a machine, with their comments and homes, as programs change them."""
-    users: dict[str, tuple[str, str]] = {}
+def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, monkeypatch):
+    """Those of a rehearsal that runs, and people whose home is gone, stay; of a failure none does."""
+    (tmp_path / "living").mkdir()
+    users = {
+        "tkw1-01": (COMMENT, tmp_path / "living"),
+        "tkw1-02": ("A person", tmp_path / "gone"),
+        "tkw1-03": (COMMENT, tmp_path / "gone"),
+        f"tkw{os.getpid()}-02": ("A person", tmp_path / "gone"),
+    }
 
-    def change(*argv: str | Path, check: bool = True) -> None:
-        del check
+    def change(*argv: str | Path, **_: bool) -> None:
         name = str(argv[-1])
         if argv[0] == "userdel":
             del users[name]
         elif name in users:
             raise CommandFailedError("useradd failed")
         else:
-            comment, home = (str(argv[argv.index(key) + 1]) for key in ("--comment", "--home-dir"))
-            users[name] = (comment, home)
+            users[name] = (COMMENT, tmp_path / "home")
 
     def entries() -> list[Any]:
+        fields = [(name, comment, str(home / name)) for name, (comment, home) in users.items()]
         return [
             SimpleNamespace(pw_name=name, pw_gecos=comment, pw_dir=home, pw_uid=name)
-            for name, (comment, home) in users.items()
+            for name, comment, home in fields
         ]
 
     monkeypatch.setattr(pwd, "getpwall", entries)
     monkeypatch.setattr(accounts, "_change", change)
     monkeypatch.setattr(accounts, "_end_processes", lambda _: None)
     monkeypatch.setattr(shutil, "chown", lambda *_: None)
-    return users
-
-
-def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, machine):
-    (tmp_path / "living").mkdir()
-    kept = {
-        "tkw1-01": (COMMENT, str(tmp_path / "living" / "tkw1-01")),
-        "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
-    }
-    machine.update(kept)
-    machine["tkw1-03"] = (COMMENT, str(tmp_path / "gone" / "tkw1-03"))
-    with accounts.users(1, tmp_path / "home") as people:
-        assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
-        assert set(machine) == {*kept, "tkw1-03", people[0].name}
-        assert people[0].home.stat().st_mode & 0o777 == 0o700
-    assert machine == kept
-    machine[f"tkw{os.getpid()}-02"] = foreign = ("A person", "/home/person")
-    with pytest.raises(CommandFailedError, match="useradd"), accounts.users(3, tmp_path / "2"):
+    with pytest.raises(CommandFailedError, match="useradd"), accounts.users(3, tmp_path / "home"):
         raise AssertionError("one of the users could not be created")
-    assert machine == {**kept, f"tkw{os.getpid()}-02": foreign}
+    assert [*users] == ["tkw1-01", "tkw1-02", f"tkw{os.getpid()}-02"]
+    assert (tmp_path / "home" / f"tkw{os.getpid()}-01").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_report_has_the_first_accuracy_of_each_person():
-    attempts = [
+    attempts = (
         Attempt(person="c", exercise="join", ok=False, after=12),
         Attempt(person="a", exercise="01", ok=True, after=70, accuracy=0.9, queued=20.0),
         Attempt(person="b", exercise="01", ok=False, after=80),
         Attempt(person="a", exercise="02", ok=True, after=90, accuracy=0.95),
         Attempt(person="b", exercise="02", ok=True, after=100, accuracy=0.8),
-    ]
-    rehearsed = Report(
-        workshop="first",
-        people=3,
-        exercises=("01", "02"),
-        cluster="2 nodes",
-        seconds=100.0,
-        attempts=tuple(attempts),
     )
+    facts = {"workshop": "first", "people": 3, "cluster": "2 nodes", "seconds": 100.0}
+    rehearsed = Report(**facts, exercises=("01", "02"), attempts=attempts)
     header, *people = report.rows(rehearsed)
     assert header[:2] == ("PARTICIPANT", "FIRST ACCURACY")
     assert [row[1] for row in people] == ["1:10", "1:40", "-"]
-    lines = report.summary(rehearsed)
-    assert lines["first accuracy"] == (
-        "1:25 (median), 1:40 (90 %), 1:40 (last); 2 of 3 participants"
-    )
+    spread = "1:25 (median), 1:40 (90 %), 1:40 (last); 2 of 3 participants"
+    assert report.summary(rehearsed)["first accuracy"] == spread
     assert people[0][3] == "0.900 at 1:10, queued 0:20"
 
 

@@ -15,16 +15,15 @@ from toolkit.files import hash_file, read_json, read_text
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
-from toolkit.workshops import archive, reading, results
+from toolkit.workshops import archive, exercises, results
 from toolkit.workshops import join as joining
 from toolkit.workshops import pack as packing
 from toolkit.workshops.archive import Verify
 from toolkit.workshops.checks import examine
+from toolkit.workshops.exercises import create, load
 from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
-from toolkit.workshops.reading import create, load
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
-from toolkit.workshops.rehearsal.stage import clean as clean_up
 
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
@@ -74,13 +73,13 @@ def show(folder: Path, as_json: bool) -> None:
     }
     rows = []
     for exercise in workshop.exercises:
-        job = reading.job_of(reading.source_of(folder, exercise))
+        job = exercises.job_of(exercises.source_of(folder, exercise))
         summary = "a notebook" if job is None else job.summary or ""
         rows.append((exercise.name, (job.image or "-") if job else "-", summary))
     table = console.table(("EXERCISE", "IMAGE", "SHOWS"), rows)
     title = workshop.title_in(workshop.language[0])
     console.result(workshop, f"{title}\n{console.mapping(facts)}\n{table}", as_json=as_json)
-    console.say_all(reading.notes(folder, workshop))
+    console.say_all(exercises.notes(folder, workshop))
 
 
 @click.command("schema")
@@ -118,7 +117,7 @@ def pack(
         contents = packing.pack(folder, target, steps, key=sign)
     size = human_size(target.stat().st_size)
     console.fact("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
-    console.say_all(reading.notes(folder, contents.workshop))
+    console.say_all(exercises.notes(folder, contents.workshop))
     digest = hash_file(target)
     console.fact("sha256", digest)
     if pages:
@@ -367,7 +366,7 @@ def rehearse(
     """
     if clean:
         with console.Steps() as steps:
-            removed = clean_up(steps)
+            removed = acts.clean(steps)
         for place in removed:
             console.fact("removed", str(place))
         if not removed:

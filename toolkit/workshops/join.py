@@ -79,28 +79,23 @@ def join(
     path = Path(source)
     if path.is_dir():
         contents = contents_of(path, verify)
-        mine = _own(directory, contents)
-        return _settle(path.resolve(), contents, mine, share=share)
-    if not path.is_file():
+    elif path.is_file():
+        contents = archive.read_contents(path, verify)
+    else:
         raise ScriptMissingError(
             f"there is no workshop {source}", place="SOURCE", next_step="toolkit workshop --help"
         )
-    contents = archive.read_contents(path, verify)
-    mine = _own(directory, contents)
-    unpacked = mine / _UNPACKED
-    before = _unpacked_before(unpacked)
-    if before is None:
-        progress.begin("unpack", path.name)
-        mine.mkdir(parents=True, exist_ok=True)
-        contents = archive.unpack(path, unpacked, verify)
-        progress.end()
-    elif before != contents:
+    mine = directory or Path(contents.name)
+    if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
         raise UsageError(
-            f"{mine} has joined another edition of this workshop",
-            place=str(unpacked),
-            next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
+            f"{mine} has a {PROJECT_FILE} of its own, which joining would replace",
+            place=str(mine),
+            next_step="join in another directory: toolkit workshop join SOURCE DIRECTORY",
         )
-    return _settle(unpacked.resolve(), contents, mine, share=share)
+    if path.is_file():
+        contents = _unpack(path, mine / _UNPACKED, contents, verify, progress)
+        path = mine / _UNPACKED
+    return _settle(path.resolve(), contents, mine, share=share)
 
 
 def fetch(url: str, directory: Path) -> Path:
@@ -138,30 +133,35 @@ def fetch(url: str, directory: Path) -> Path:
     return target
 
 
-def _own(directory: Path | None, contents: Contents) -> Path:
-    """Return the participant's directory. Raise an error if it has settings of its own."""
-    mine = directory or Path(contents.name)
-    if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
-        raise UsageError(
-            f"{mine} has a {PROJECT_FILE} of its own, which joining would replace",
-            place=str(mine),
-            next_step="join in another directory: toolkit workshop join SOURCE DIRECTORY",
-        )
-    return mine
-
-
-def _unpacked_before(unpacked: Path) -> Contents | None:
-    """Return the contents of what joining has unpacked; None if it is not there, or incomplete.
+def _unpack(
+    packed: Path,
+    unpacked: Path,
+    contents: Contents,
+    verify: archive.Verify | None,
+    progress: Progress,
+) -> Contents:
+    """Unpack a workshop unless it was unpacked there before; return its contents.
 
     What is incomplete is removed: a site may purge files that are not read for some weeks.
     """
-    if not unpacked.exists():
-        return None
-    try:
-        return contents_of(unpacked)
-    except (ConfigError, MalformedInputError):
-        shutil.rmtree(unpacked)
-        return None
+    if unpacked.exists():
+        try:
+            before = contents_of(unpacked)
+        except (ConfigError, MalformedInputError):
+            shutil.rmtree(unpacked)
+        else:
+            if before == contents:
+                return contents
+            raise UsageError(
+                f"{unpacked.parent} has joined another edition of this workshop",
+                place=str(unpacked),
+                next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
+            )
+    progress.begin("unpack", packed.name)
+    unpacked.parent.mkdir(parents=True, exist_ok=True)
+    contents = archive.unpack(packed, unpacked, verify)
+    progress.end()
+    return contents
 
 
 def contents_list(source: Path, verify: archive.Verify | None = None) -> Contents:

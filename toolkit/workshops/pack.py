@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -22,7 +20,7 @@ from toolkit.images.store.signatures import read_private
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.workshops import archive
-from toolkit.workshops.exercises import copy_folder
+from toolkit.workshops.exercises import copy_folder, load, source_of
 from toolkit.workshops.model import (
     CONTENTS,
     PACKED,
@@ -32,10 +30,6 @@ from toolkit.workshops.model import (
     Exercise,
     Workshop,
 )
-from toolkit.workshops.reading import data_directory, load, source_of
-
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
 
 _WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
@@ -110,7 +104,8 @@ def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, arc
 def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str, archive.Source]]:
     for name, directory in workshop.data.items():
         made = scratch / f"{name}.sqfs"
-        shell.run(["mksquashfs", data_directory(folder, directory).resolve(), made, *_SQUASHFS])
+        source = (folder / Path(directory).expanduser()).resolve()
+        shell.run(["mksquashfs", source, made, *_SQUASHFS])
         yield f"data/{name}.sqfs", made
 
 
@@ -206,20 +201,14 @@ def publish(
     return (*written, PACKED)
 
 
-@lru_cache(maxsize=1)
-def _markdown() -> MarkdownIt:
-    from markdown_it import MarkdownIt
+def to_html(text: str) -> str:
+    """Return Markdown as HTML whose headings are below those of an exercise."""
+    from markdown_it import MarkdownIt  # most commands show no guide
 
     parser = MarkdownIt("commonmark", {"html": False}).disable("image")
     parser.validateLink = lambda url: url.startswith(  # type: ignore[method-assign]
         ("http://", "https://")
     )
-    return parser
-
-
-def to_html(text: str) -> str:
-    """Return Markdown as HTML whose headings are below those of an exercise."""
-    parser = _markdown()
     tokens = parser.parse(text)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
