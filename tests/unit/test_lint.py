@@ -90,34 +90,25 @@ def test_no_original_is_ever_written_over(tmp_path):
     for number in (1, 2, 3):
         script.write_text(BROKEN.format(number))
         assert fix(script) == FIXED.format(number)
-        assert fix(script) == FIXED.format(number), (
-            "a second time changes nothing, and keeps nothing"
-        )
-    kept = {path.name: path.read_text() for path in tmp_path.iterdir()} | {script.name: ""}
+        assert fix(script) == FIXED.format(number)  # changes nothing, and keeps nothing
+    kept = {path.name: path.read_text() for path in tmp_path.glob("*.orig*")}
     names = ("job.sbatch.orig", "job.sbatch.orig.2", "job.sbatch.orig.3")
-    assert kept == {
-        script.name: "",
-        **{name: BROKEN.format(number) for number, name in enumerate(names, 1)},
-    }
+    assert kept == {name: BROKEN.format(number) for number, name in enumerate(names, 1)}
 
 
 def test_a_link_stays_a_link_and_modes_stay(tmp_path):
-    (tmp_path / "real").mkdir()
-    real = tmp_path / "real" / "job.sbatch"
+    real, link = tmp_path / "real.sbatch", tmp_path / "link.sbatch"
     real.write_text(BROKEN.format(1))
     real.chmod(0o750)
-    link = tmp_path / "link.sbatch"
-    link.symlink_to("real/job.sbatch")
-    (tmp_path / "real" / "job.sbatch.orig").symlink_to(
-        tmp_path / "precious"
-    )  # dangling; nothing is written through it
+    link.symlink_to("real.sbatch")
+    # Dangling; nothing is written through it.
+    (tmp_path / "real.sbatch.orig").symlink_to(tmp_path / "precious")
     assert fix(link) == FIXED.format(1)
     assert link.is_symlink()
     assert not (tmp_path / "precious").exists()
-    assert (tmp_path / "real" / "job.sbatch.orig.2").read_text() == BROKEN.format(1)
-    assert {
-        oct(path.stat().st_mode & 0o7777) for path in (real, real.with_name("job.sbatch.orig.2"))
-    } == {"0o750"}
+    original = tmp_path / "real.sbatch.orig.2"
+    assert original.read_text() == BROKEN.format(1)
+    assert [path.stat().st_mode & 0o7777 for path in (real, original)] == [0o750, 0o750]
 
 
 @pytest.mark.parametrize("fails", ["pathlib.Path.replace", "os.fsync"])
@@ -152,16 +143,13 @@ SMALL = Site(
     [
         ("#SBATCH -p long\n#SBATCH -t 1:01:00", 3, "partition long gives 60 minutes at most"),
         ("#SBATCH -p long\n#SBATCH -N 5-9", 3, "partition long has 4 nodes, 5 were asked for"),
-        ("#SBATCH -p long\n#SBATCH -N 1\n#SBATCH -N 5", 4, "partition long has 4 nodes, 5 were"),
         ("#SBATCH -p long\n#SBATCH -p lang", 3, "no partition 'lang'"),
         ("#SBATCH -p long\n#SBATCH --mem=9G", 3, "8192 MB of memory per node, 9216"),
-        ("#SBATCH -p long\n#SBATCH --ntasks-per-node=9", 3, "8 CPUs per node, 9 were"),
         ("#SBATCH -p long\n#SBATCH -N 2 -n 17", 3, "8 CPUs per node, 9 were"),
         ("#SBATCH -p long\n#SBATCH -N 2-8 -n 16 -t 1:00:00 --mem=8G", 0, ""),
         ("#SBATCH -p long\n#SBATCH -n 17", 0, ""),  # Slurm takes as many nodes as it needs
         # One task with all CPUs, where `toolkit run` would start a rank for each GPU.
         ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4 -c 8", 0, ""),
-        ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4\n#SBATCH -c 9", 4, "8 CPUs per node, 9"),
         ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:5", 3, "4 GPUs, 5 were asked for"),
         ("#SBATCH -p long\n#SBATCH -N all -c ² -t soon --mem=much", 0, ""),  # sbatch refuses these
     ],
