@@ -230,6 +230,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
 @given(scripts())
 @example(('#!/bin/bash\n#SBATCH --comment="a –b"\nsrun true\n', {("comment", "a –b")}))
 @example(('#!/bin/bash\n#SBATCH --comment="it’s"\nsrun true\n', {("comment", "it’s")}))
+@example(('#!/bin/bash\n#SBATCH --comment="\\"–X"\nsrun true\n', {("comment", '"–X')}))
 def test_what_is_fixed_is_what_was_meant(written):
     """Each option that sbatch reads after --fix was meant, or it stood there so before."""
     text, meant = written

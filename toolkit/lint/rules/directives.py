@@ -44,7 +44,7 @@ def _shebang(script: Script) -> Iterator[Result]:
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
-_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_QUOTED = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 # What may begin a text: a comment, a quote that does not end, straight or bent.
 _TEXT = re.compile(r"(?<=.)[#\"'\\\u2018\u2019\u201c-\u201e]")
 _SHORT = ("np", "al", "la", "mca")  # that mpirun and its like know with one hyphen
