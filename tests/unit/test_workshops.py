@@ -385,20 +385,6 @@ def test_a_closed_directory_is_an_error(member, drop):
         results.read_all(drop, "first")
 
 
-def test_hostile_files_among_the_results_do_not_count(member, drop):
-    target = results.leave(member.directory)
-    assert target is not None
-    good = from_json(target.read_text(), Results)
-    (drop / "link.json").symlink_to(target)
-    os.mkfifo(drop / "pipe.json")
-    (drop / "copy.json").write_text(to_json(good))
-    (drop / "directory.json").mkdir()
-    assert results.read_all(drop, "first") == (
-        [good],
-        [("...", "4 files without the name of their owner")],
-    )
-
-
 @pytest.mark.parametrize(
     "write",
     [

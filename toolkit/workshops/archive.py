@@ -19,6 +19,7 @@ from typing import BinaryIO
 from toolkit.errors import MalformedInputError
 from toolkit.files import hash_file, open_regular, sync, temporary_beside
 from toolkit.model.base import BadDataError, from_json
+from toolkit.workshops.exercises import written_whole
 from toolkit.workshops.model import (
     CONTENTS,
     FORMAT,
@@ -56,15 +57,13 @@ def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, P
         MalformedInputError: a path is too long for the format, or a file has changed since it was
             described.
     """
-    with temporary_beside(target) as scratch:
-        made = scratch / "made"
+    with written_whole(target) as made:
         with made.open("wb") as stream:
             for name, source in sources.items():
                 _append(stream, name, source, described.get(name) or describe(source))
             stream.write(bytes(2 * _BLOCK))
         made.chmod(0o644)
         sync(made)
-        made.replace(target)
 
 
 def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile) -> None:
@@ -148,9 +147,8 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
         OSError: the disk is full, for example.
         SignatureError: ``verify`` raised it.
     """
-    with open_regular(path) as stream, temporary_beside(target) as scratch:
+    with open_regular(path) as stream, written_whole(target) as made:
         contents, head = _contents(stream, path, verify)
-        made = scratch / "unpacked"
         made.mkdir(mode=0o755)
         for name, data in head.items():
             (made / name).write_bytes(data)
@@ -166,7 +164,6 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
         if stream.read(3 * _BLOCK) != bytes(2 * _BLOCK):
             raise malformed("it does not end after its last file", path)
         _set_modes(made)
-        made.rename(target)
     return contents
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.config import shipped
@@ -48,6 +49,14 @@ def copy(name: str, target: Path) -> None:
     copy_folder(source, target)
 
 
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Yield a path beside ``target``; what was made there gets that name, if nothing failed."""
+    with temporary_beside(target) as scratch:
+        yield scratch / "made"
+        (scratch / "made").replace(target)
+
+
 def copy_folder(source: Path, target: Path) -> None:
     """Copy the folder of an exercise as a whole or not at all, without the runs in it.
 
@@ -63,8 +72,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with temporary_beside(target) as scratch:
-        copied = scratch / "copy"
+    with written_whole(target) as copied:
         for folder, below, names in os.walk(source, onerror=_raise, followlinks=True):
             below[:] = [name for name in below if name not in ("__pycache__", "runs")]
             inner = copied / Path(folder).relative_to(source)
@@ -74,7 +82,6 @@ def _copy(source: Path, target: Path) -> None:
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
             path.chmod(0o755 if path.is_dir() else 0o644)
-        copied.rename(target)
 
 
 def _raise(error: OSError) -> None:
@@ -223,10 +230,8 @@ def create(folder: Path) -> None:
             place="DIRECTORY",
             next_step="toolkit workshop new OTHER-DIRECTORY",
         )
-    with temporary_beside(folder) as scratch:
-        made = scratch / "made"
+    with written_whole(folder) as made:
         for name, source in _EXERCISES.items():
             copy(source, made / name)
         (made / WORKSHOP).write_text(_TEXT.format(name=folder.name), encoding="utf-8")
         made.chmod(0o755)
-        made.rename(folder)

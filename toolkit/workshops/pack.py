@@ -20,7 +20,7 @@ from toolkit.images.store.signatures import read_private
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.workshops import archive
-from toolkit.workshops.exercises import copy_folder, load, source_of
+from toolkit.workshops.exercises import copy_folder, load, source_of, written_whole
 from toolkit.workshops.model import (
     CONTENTS,
     PACKED,
@@ -194,10 +194,9 @@ def publish(
     for name, text in written.items():
         write_atomically(directory / name, text)
     if packed.resolve() != (directory / PACKED).resolve():
-        with temporary_beside(directory / PACKED) as scratch:
-            made = Path(shutil.copyfile(packed, scratch / PACKED))
+        with written_whole(directory / PACKED) as made:
+            shutil.copyfile(packed, made)
             made.chmod(0o644)
-            made.replace(directory / PACKED)
     return (*written, PACKED)
 
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ConfigError, ForbiddenError, ScriptMissingError, UsageError
-from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
+from toolkit.files import open_regular, read_json, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import ssh
 from toolkit.runs.run import Run, all_runs
 from toolkit.units import counted
+from toolkit.workshops.exercises import written_whole
 from toolkit.workshops.join import contents_list
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
@@ -114,12 +115,10 @@ def open_directory(path: Path) -> None:
         _require_opened(path)
         path.chmod(_MODE)  # a closing that was interrupted has taken the others' rights
         return
-    with temporary_beside(path) as scratch:
-        made = scratch / "made"
+    with written_whole(path) as made:
         made.mkdir(mode=0o700)
         (made / _MARKER).touch(mode=0o600)
         made.chmod(_MODE)
-        made.rename(path)
 
 
 def _require_opened(path: Path) -> None:
