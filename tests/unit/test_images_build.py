@@ -20,7 +20,7 @@ from tests.faults.steps import kill_at_each
 from tests.progress import Silent
 from toolkit import shell
 from toolkit.checks import failed
-from toolkit.errors import BusyError, ForbiddenError, NoSpaceError
+from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, NoSpaceError
 from toolkit.images.builder import build as building
 from toolkit.images.builder.apptainer import apptainer, layered, programs
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
@@ -36,6 +36,7 @@ from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import Plan, Step, with_keys
 from toolkit.images.recipe.recipe import Space
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache, CacheEntry, Note
+from toolkit.images.store.provenance import base_state
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import BaseImage, Layer
 
@@ -490,3 +491,16 @@ def test_what_a_lock_made_on_another_base_is_not_taken(built, tmp_path):
     assert {entry.note.digest for entry in first} != {entry.note.digest for entry in second}
     assert built(LOCK, "aa" * 32) == first
     assert len([entry for entry in Cache(tmp_path).entries() if entry.kind == LAYERS]) == 4
+
+
+@pytest.mark.parametrize("kind", ["missing", "a pipe"])
+def test_a_base_that_is_no_file_is_refused_before_anything_runs(kind, tmp_path):
+    base = tmp_path / "base.sif"
+    plan = Plan(name="x", base=LocalImage(path=str(base)))
+    if kind == "a pipe":
+        os.mkfifo(base)
+    with pytest.raises(ImageMissingError, match="the base of x cannot be read"):
+        base_state(plan)
+    base.unlink(missing_ok=True)
+    base.touch()
+    assert base_state(plan)

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.stand_in import standing_in
-from toolkit.errors import BuildError, CommandFailedError, ConfigError
+from toolkit.errors import BuildError, CommandFailedError, ConfigError, UsageError
 from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import (
@@ -413,6 +413,22 @@ SECURITY, ONE = "https://sec.example.org/debian-security", "https://one.example.
 )
 def test_the_mirror_is_debians_own(listing, mirrors):
     assert parse_mirrors(listing) == mirrors
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "expected"),
+    [
+        ({"bookworm": ONE, "trixie": "https://trixie"}, ONE),
+        ({"a-security": SECURITY, "trixie": "https://trixie"}, "https://trixie"),
+    ],
+)
+def test_a_build_takes_the_mirror_of_its_release_else_of_another(mirrors, expected, monkeypatch):
+    monkeypatch.delenv(host.MIRROR_VARIABLE, raising=False)
+    monkeypatch.setattr("toolkit.hostsetup.apt.debian_mirrors", lambda: mirrors)
+    assert host.debian_mirror("bookworm") == expected
+    monkeypatch.setattr("toolkit.hostsetup.apt.debian_mirrors", dict)
+    with pytest.raises(UsageError, match="no mirror of Debian is known"):
+        host.debian_mirror("bookworm")
 
 
 def test_no_password_reaches_a_log():

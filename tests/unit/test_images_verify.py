@@ -20,11 +20,12 @@ from toolkit.errors import ForbiddenError
 from toolkit.images.store.contents import MARK, Contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify import own_checks
-from toolkit.images.verify.case import ImageCase
+from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.images.verify.checks import CHECKS, judge_driver
 from toolkit.images.verify.own_checks import Results
 from toolkit.images.verify.verdicts import merged, verdicts
 from toolkit.model.image import Python, Verdict
+from toolkit.model.run import Outcome
 
 SCRIPTS = package_directory("images/checks")
 
@@ -191,7 +192,8 @@ def test_one_start_of_an_image_tells_all(printed, code, outcomes, monkeypatch):
     given.labels = {}
     made = {verdict.name: verdict.outcome for verdict in verdicts(given)}
     assert outcomes.items() <= made.items()
-    assert len(starts) == 1
+    (argv,) = starts
+    assert "exec" in argv, "as jobs start an image of others"
 
 
 class Case(ImageCase):
@@ -250,6 +252,29 @@ def test_an_image_of_others_gets_the_checks_that_it_can_take(held, gpus, names):
 def test_a_check_that_was_not_possible_says_nothing_of_an_image(printed, outcome):
     (ranks,) = (each for each in CHECKS if each.name == "ranks-mpi")
     assert ranks.only(case(WHOLE, f"toolkit-check: {printed}")).outcome == outcome
+
+
+def ended(**results: Any) -> ScriptRun:
+    return ScriptRun(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "run", "outcome"),
+    [
+        ("gloo", 0, ended(passed=True), "passed"),
+        ("gloo", 0, ended(passed=False, detail="wrong"), "failed"),
+        ("gloo", 0, ended(), "failed"),
+        ("gloo", 0, ScriptRun(refusal="no such partition"), "unchecked"),
+        ("nccl", 1, ended(passed=True), "passed"),
+        ("nccl", 0, ended(passed=True), "unchecked"),
+        ("mpi", 0, ended(passed=True), "unchecked"),  # it has none
+    ],
+)
+def test_ranks_on_nodes_sum_by_what_the_image_has(name, gpus, run, outcome):
+    given = case(replace(TORCH, cuda="12.4"))
+    given.nodes, given.gpus, given.run_ranks = 2, gpus, lambda *_: run
+    (check,) = (each for each in CHECKS if each.name == f"nodes-{name}")
+    assert check.only(given).outcome == outcome
 
 
 RELEASE = "nvcr.io/nvidia/pytorch:24.05-py3"
