@@ -77,16 +77,6 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path):
     assert any("gone" in text for text in forced.warnings)
 
 
-def test_a_directory_is_bound_and_the_plan_says_why():
-    library = {"/home/user/lib": "train.py imports helper"}
-    decided = decide(make_case(shown=library))
-    assert "/home/user/lib" in [bind.source for bind in decided.container.binds]
-    assert decided.origins["bind /home/user/lib"] == "train.py imports helper"
-    whole = decide(make_case(shown={**library, "/home/user": "the git work tree"}))
-    assert [bind.source for bind in whole.container.binds] == ["/home/user"]
-    assert whole.origins["bind /home/user"] == "the git work tree"
-
-
 PACKAGES = {
     **{"cv2": "opencv-python-headless", "PIL.Image": "pillow", "sklearn": "scikit-learn"},
     **{"einops": "einops", "a_b": "a-b", "utils": "", "json": "", "google": ""},

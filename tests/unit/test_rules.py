@@ -19,35 +19,20 @@ from msgspec.structs import replace
 from tests.unit.samples import FACTS, MANIFEST, make_case
 from toolkit import sites
 from toolkit.cli.groups import site as command
-from toolkit.errors import PlanError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.hostsetup import parts
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import (
-    PORTS,
-    Access,
-    Facts,
-    Limits,
-    OptionRule,
-    Site,
-    SitePartition,
-    Use,
-)
-from toolkit.planning.plan import decide
+from toolkit.model.site import PORTS, Access, Facts, Limits, OptionRule, Site, SitePartition, Use
 from toolkit.rules import HOST, PURE, files, image
 from toolkit.rules import job as of_job
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
-RIGHT: dict[str, Any] = {
-    "comment": "field=nlp;appl=pytorch",
-    "partition": "cas_v100_4",
-    "gpus": 4,
-    "nodes": 2,
-    "time": "2:00:00",
-}
+COMMENT = {"comment": "field=nlp;appl=pytorch"}
+RIGHT = {**COMMENT, "partition": "cas_v100_4", "gpus": 4, "nodes": 2, "time": "2:00:00"}
 GIGABYTE = 10**9
 
 
@@ -93,14 +78,10 @@ def driven(driver: str | None, **manifest: Any) -> Case:
 
 def coded(gpu: str, *codes: str, **job: Any) -> Case:
     """Return a case on GPUs of a kind, and an image whose torch has code for these architectures."""
-    site = replace(
-        NEURON, partitions={"cas_v100_4": replace(NEURON.partitions["cas_v100_4"], gpu=gpu)}
-    )
-    return case(
-        job,
-        site=site,
-        manifest=replace(MANIFEST, gpu_code={"torch": codes}, frameworks={"torch": "2"}),
-    )
+    partition = replace(NEURON.partitions["cas_v100_4"], gpu=gpu)
+    site = replace(NEURON, partitions={"cas_v100_4": partition})
+    manifest = replace(MANIFEST, gpu_code={"torch": codes}, frameworks={"torch": "2"})
+    return case(job, site=site, manifest=manifest)
 
 
 def unbuilt(driver: str | None = None, **job: Any) -> Case:
@@ -136,23 +117,17 @@ CASES = [
     (case({"comment": "field=nlp;appl=pytorhc"}), "--comment", "close: pytorch"),
     (case({"mem": "16G"}), "--mem", "memory goes with the cores"),
     (optional("forbidden", "mem", {"slurm": {"mem-per-cpu": "4G"}}), "--slurm mem-per-cpu", ""),
-    (optional("forbidden", "mem", {"slurm": {"mem-per-gpu": "4G"}}), "--slurm mem-per-gpu", ""),
     (optional("forbidden", "mem", {"mem": "4G"}), "--mem", "does not take it: so it is"),
     (optional("forbidden", "licenses", {"slurm": {"licenses": "matlab:1"}}), "--slurm licenses", ""),
-    (optional("forbidden", "nice", {"slurm": {"nice": True}}), "--slurm nice", ""),
     (optional("forbidden", "mem-per-cpu", {"mem": "4G"}), "", ""),
     (optional("forbidden", "exclusive", {"exclusive": False, "gpus_per_node": 0}), "", ""),
     (optional("required", "mem", {"slurm": {"mem-per-cpu": "4G"}}), "", ""),
-    (optional("required", "nice", {"slurm": {"nice": True}}), "", ""),
     (optional("required", "mem-per-cpu", {"mem": "4G"}), "--mem-per-cpu", "wants it: so it is"),
     # the partition, as it is written and as Slurm describes it
     (case({"partition": "jupyter", "gpus": 0}), "--partition", "takes no batch jobs"),
-    (case({"nodes": 11}), "", ""),
     (case({"nodes": 12, "gpus": 2}), "--nodes", "has 11 nodes, 12 were asked for"),
     (case({"gpus": 8}), "--gpus", "has 4 GPUs (V100), 8 were asked for (site neuron, 2026-08); with as many: cas_v100nv_8, amd_a100nv_8"),
-    (case({"cpus_per_task": 10}), "", ""),
     (case({"cpus_per_task": 11}), "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
-    (case({"time": "48:00:00"}), "", ""),
     (case({"time": "72:00:00"}), "--time", "2880 minutes at most, 4320 were asked for"),
     (case({"time": "8:00:00", "interactive": True}), "", ""),
     (case({"time": "8:01:00", "interactive": True}), "--time", "480 minutes at most, 481 were asked for"),
@@ -171,16 +146,13 @@ CASES = [
     (used({"nodes": 3}, limits=QOS), "--nodes", "may have 8 GPUs in cas_v100_4, 12 were asked for"),
     # the mesh and the checkpoint among the script's arguments
     (meshed("--tensor-parallel-size 4 --pipeline-parallel-size 2"), "", ""),
-    (meshed("--tensor-parallel-size 2"), "", ""),
     (meshed("--tensor_model_parallel_size=4 --pipeline-parallel-size 4"), "--tensor_model_parallel_size",
      "8 ranks (2 nodes x 4) cannot form a mesh of --tensor_model_parallel_size 4 x --pipeline-parallel-size 4"),
     (meshed("--parallelism.tensor_parallel_degree 3"), "--parallelism.tensor_parallel_degree", "mesh of"),
     (meshed("--tensor-parallel-size 3 --tensor-parallel-size 2"), "", ""),  # argparse takes the last
     (meshed("--tensor-parallel-size 3 --tensor_parallel_size 2"), "", ""),
-    (meshed("--tensor-parallel-size"), "", ""),
     (meshed("--tensor-parallel-size 0"), "", ""),
     (meshed("--tensor-parallel-size auto"), "", ""),
-    (meshed("--tensor 3 --size tensor-parallel-size"), "", ""),
     (meshed("--tensor-parallel-size 3", launcher="ray"), "", ""),  # it starts processes of its own
     (meshed("--context-parallel-size 3", ntasks_per_node=3), "", ""),
     (meshed("--context-parallel-size 3", nodes=None, gpus="4,2"), "", ""),
@@ -189,7 +161,6 @@ CASES = [
     (meshed("--checkpoint-dir=/dev/shm/gpt"), "--checkpoint-dir?", "own /dev/shm"),
     (meshed("--checkpoint /tmp/gpt", nodes=1), "", ""),
     (meshed("--checkpoint /tmpfiles/gpt"), "", ""),
-    (meshed("--checkpoint gpt --resume /tmp/gpt"), "", ""),
     # the program that starts the ranks
     (started("train.jl", "julia"), "", ""),
     (started("train.jl"), "", ""),  # of a manifest from before programs were listed
@@ -209,7 +180,6 @@ CASES = [
     (driven(None, verified=verified("other")), "", ""),
     (case({"gpus": 0}, manifest=replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"}), site=replace(NEURON, driver="1.0")), "", ""),
     # the GPUs, and what the image has code for
-    (coded("V100", "sm_70", "sm_80"), "", ""),
     (coded("V100 NVLink", "sm_75", "sm_80"), "--image", "has no code for V100 NVLink (sm_70): torch has sm_75, sm_80"),
     (coded("V100", "sm_75", gpus=0), "", ""),
     (coded("A100", "sm_70", "compute_75"), "", ""),  # the driver compiles it
@@ -227,7 +197,6 @@ CASES = [
     # ports and modules
     (meeting(20000, 20063), "", ""),
     (meeting(20000, 20062), "ports", "ranks cannot meet at ports 20000 to 20062"),
-    (meeting(30000, 20000), "ports", ""),
     (meeting(1000, 20000), "ports", ""),
     (meeting(20000, 70000), "ports", ""),
     (meeting(*PORTS, MASTER_PORT="29500"), "--env?", "the same for every job"),
@@ -248,30 +217,13 @@ def test_a_rule_finds_its_fault_and_leaves_the_nearest_case_alone(
 
 @pytest.mark.parametrize(
     ("array", "count"),
-    [
-        *[(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)],
-        *[("0-9,0-9", 10), ("[0-4,2-5]", 6), ("0-3999999", 4_000_000)],
-    ],
-)
-def test_each_element_of_an_array_counts_once(array: str | int | None, count: int) -> None:
+    [("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1), ("0-9,0-9", 10), ("[0-4,2-5]", 6), ("0-3999999", 4_000_000)],
+)  # fmt: skip
+def test_each_element_of_an_array_counts_once(array: str | int, count: int) -> None:
     limits = Limits(jobs_submitted=count + 1, source="QOS")
     assert not findings(used({"array": array}, limits, submitted=1))
     (finding,) = findings(used({"array": array}, limits, submitted=2))
     assert f"and this would be {count} more" in finding.cause
-
-
-def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
-    wrong = {"partition": "main", "time": "2-00:00:00"}
-    with pytest.raises(PlanError) as raised:
-        decide(make_case(wrong))
-    assert [finding.source for finding in raised.value.findings] == ["sinfo"]
-    decided = decide(make_case(wrong, force="the limit was raised for us"))
-    assert decided.forced is not None
-    assert decided.forced.reason == "the limit was raised for us"
-    cause = "--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); "
-    assert decided.forced.findings[0].startswith(cause)
-    assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
-    assert decide(make_case(force="no need")).forced is None, "there was nothing to force"
 
 
 def test_all_rules_are_listed_and_can_be_shown() -> None:
@@ -384,26 +336,22 @@ def test_what_a_quota_leaves(said: str, left: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "quota", "expected"),
+    ("free", "quota", "place", "words"),
     [
-        (20, 20, []),
-        (20, 0.5, ["directory? your quota leaves 500 MB"]),
-        (0.05, 20, ["directory the file system has 50 MB"]),
-        (20, 2, []),
+        (20, 20, "", ""),
+        (20, 0.5, "directory?", "your quota leaves 500 MB"),
+        (0.05, 20, "directory", "the file system has 50 MB"),
     ],
 )
 def test_space_of_the_directory(
-    free: float, quota: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+    free: float, quota: float, place: str, words: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = SimpleNamespace(free=int(free * GIGABYTE))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(files, "read_quota", lambda _: int(quota * GIGABYTE))
     found = [*files.space(looking(here, {}, {}))]
-    assert len(found) == len(expected)
-    for finding, text in zip(found, expected, strict=True):
-        place, _, words = text.partition(" ")
-        assert f"{finding.place}{'?' * finding.is_warning}" == place
-        assert words in finding.cause
+    assert [f"{each.place}{'?' * each.is_warning}" for each in found] == ([place] if place else [])
+    assert all(words in each.cause for each in found)
 
 
 def test_the_directory_of_the_case_is_judged_and_not_that_of_the_process() -> None:
