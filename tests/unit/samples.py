@@ -9,12 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit import launchers
 from toolkit import source as reader
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Source, Target
-from toolkit.model.image import Manifest, Python
+from toolkit.model.image import Engine, Environment, Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
@@ -30,6 +29,10 @@ MANIFEST = Manifest(
     built="2026-11-21T00:00:00+00:00",
     frameworks={"torch": "2.13.0+cpu", "horovod": "0.28.1"},
     mpi=("pmix",),
+)
+HOLDS_ALL = replace(
+    MANIFEST,
+    frameworks=dict.fromkeys(("torch", "horovod", "tensorflow", "ray", "accelerate"), "2.60.0"),
 )
 LOCAL = Site(
     name="local",
@@ -61,6 +64,31 @@ PARTITIONS = (
     ),
 )
 FACTS = Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix", "pmix_v4"), container="apptainer")
+OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+VENV = Environment(
+    name="the virtual environment v",
+    kind="venv",
+    prefix="/home/user/v",
+    python="/home/user/v/bin/python3",
+    torchrun=True,
+)
+CONDA = Environment(
+    name="torch",
+    kind="conda",
+    prefix="/home/user/.conda/envs/torch",
+    python="/home/user/.conda/envs/torch/bin/python3",
+    torchrun=True,
+    variables={"HDF5_USE_FILE_LOCKING": "FALSE"},
+)
+ENGINE = Engine(program="docker", address="unix:///run/user/1000/docker.sock")
+REFERENCE = "nvcr.io/nvidia/pytorch:25.06-py3"
+# What a job in a runtime has beside its settings: those that it needs, and what is looked up for it.
+LOOKED_UP: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "apptainer": ({}, {}),
+    "docker": ({"nodes": 1}, {"engine": ENGINE, "image": REFERENCE}),
+    "conda": ({"conda_env": "torch"}, {"environment": CONDA, "image": ""}),
+    "none": ({}, {"environment": VENV, "image": ""}),
+}
 
 
 def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
@@ -107,18 +135,20 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
     return Case(**(given | changes))
 
 
+def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Case:
+    """Return a case in a runtime."""
+    others = {"image": REFERENCE if RUNTIMES[runtime].image else ""} if runtime in RUNTIMES else {}
+    needed, looked_up = LOOKED_UP.get(runtime, ({}, others))
+    return make_case({"runtime": runtime, **needed, **(job or {})}, **(looked_up | changes))
+
+
 def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
     """Return why a job is refused; nothing if it is not."""
     try:
-        decide(make_case(job, **changes))
+        decide(on(job.get("runtime", DEFAULT), job, **changes))
     except PlanError as error:
         return list(error.findings)
     return []
-
-
-def warned(case: Case) -> list[ToolkitError]:
-    """Return what the launcher of a case warns of."""
-    return [finding for finding in launchers.check(case) if finding.is_warning]
 
 
 def script_case(

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from tests.unit.run_fixtures import new_run
-from tests.unit.samples import FACTS, make_case
-from tests.unit.test_scripts import captured
+from tests.unit.samples import make_case
 from toolkit.cli.connect import shell as shell_command
 from toolkit.cli.shared import points_table
 from toolkit.errors import PlanError
-from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import JobState, Outcome, Plan, Submission
 from toolkit.planning.plan import decide
-from toolkit.runs import (
-    logs,
-    processes,
-    status,
-)
+from toolkit.runs import logs, processes, status
 from toolkit.runs.outcome import failed_points, outcome, read_elements, summary
 from toolkit.runs.run import Run
 
@@ -35,11 +27,6 @@ toolkit: attempt 3 of at most 21 begins 2026-11-21T08:03:00Z on nid003
 srun: error: nid003: task 1: Exited with exit code 3
 toolkit: attempt 3 of at most 21 ends 2026-11-21T08:03:20Z: exit code 3
 """
-
-
-def lines_in(run: Run) -> list[logs.Line]:
-    """What decides how a run came out."""
-    return logs.excerpt(run, run.logs_of(7), logs.history(run))
 
 
 def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
@@ -78,7 +65,8 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path):
         "7-0-nid001.log": '{"accuracy": 0.1}',
         "7.2-1-nid003.log": '{"accuracy": 0.9}',
     }
-    lines = lines_in(run_with(tmp_path, files, REQUEUED))
+    run = run_with(tmp_path, files, REQUEUED)
+    lines = logs.excerpt(run, run.logs_of(7), logs.history(run))
     assert not any("nid001" in line.text for line in lines)
     came_out = outcome(REQUEUED, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
     assert came_out.failure is not None
@@ -86,47 +74,48 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path):
     assert (came_out.results, came_out.ranks) == ({"accuracy": 0.9}, {"nid003": (1,)})
 
 
-def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path):
-    decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
-    files = {
-        "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
-        "7_1.log": "srun: error: nid002: task 1: Exited with exit code 3\n",
-    }
-    states = {
-        0: JobState(job_id=8, state="COMPLETED"),
-        1: JobState(job_id=9, state="FAILED", exit_code=3),
-    }
-    run = run_with(tmp_path, files, decided)
-    found = read_elements(run, states, logs.History(), (), ended=False)
-    assert [(point.state, point.exit_code) for point in found] == [
-        ("COMPLETED", 0),
-        ("FAILED", 3),
-        ("PENDING", None),
-    ]
-    assert failed_points(found) == [1]
-    assert summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
-    assert [row.split() for row in points_table(decided.points, found).splitlines()] == [
+SWEEP = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
+COMPLETED = JobState(job_id=8, state="COMPLETED")
+LOGS = {
+    "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
+    "7_1.log": "srun: error: nid002: task 1: Exited with exit code 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("states", "ended", "points", "failed", "text"),
+    [
+        (
+            {0: COMPLETED, 1: JobState(job_id=9, state="FAILED", exit_code=3)},
+            False,
+            [("COMPLETED", 0), ("FAILED", 3), ("PENDING", None)],
+            [1],
+            "3 points: 1 done, 1 to come, 1 failed (1)",
+        ),
+        # What never started failed, and can be run again; what Slurm has forgotten is called unknown.
+        (
+            {0: COMPLETED},
+            True,
+            [("COMPLETED", 0), ("UNKNOWN", None), ("CANCELLED", 130)],
+            [2],
+            "3 points: 1 done, 1 unknown (1), 1 failed (2)",
+        ),
+    ],
+)
+def test_each_point_of_a_sweep_has_a_state_and_results(
+    states, ended, points, failed, text, tmp_path
+):
+    run = run_with(tmp_path, LOGS, SWEEP)
+    found = read_elements(run, states, logs.History(), (), ended=ended)
+    assert [(point.state, point.exit_code) for point in found] == points
+    assert found[0].results == {"loss": 0.5, "curve": [1]}
+    assert failed_points(found) == failed
+    assert summary(found, "point") == text
+    rows = [row.split() for row in points_table(SWEEP.points, found).splitlines()]
+    assert rows[:2] == [
         ["POINT", "lr", "STATE", "EXIT", "loss"],
         ["0", "1", "COMPLETED", "0", "0.5"],
-        ["1", "2", "FAILED", "3", "-"],
-        ["2", "3", "PENDING", "-", "-"],
     ]
-
-
-def test_an_array_that_has_ended_forgets_no_point(tmp_path):
-    """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
-    decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
-    run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
-    states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = read_elements(run, states, logs.History(), (), ended=True)
-    assert [(point.state, point.exit_code) for point in found] == [
-        ("COMPLETED", 0),
-        ("UNKNOWN", None),
-        ("CANCELLED", 130),
-    ]
-    assert found[1].results == {"loss": 0.5}
-    assert failed_points(found) == [2]
-    assert summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 def test_a_shell_waits_for_other_runs(tmp_path, monkeypatch):
@@ -140,26 +129,21 @@ def test_a_shell_waits_for_other_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "well", "words"),
+    ("text", "kind", "words"),
     [
-        ("train-0001", False, "would never start"),
-        ("afternotok:train-0001", True, "succeeded"),
-        ("a:b", True, "does not name a run"),
-        ("x", True, "no run"),
+        ("train-0001", "failed", "would never start"),
+        ("afternotok:train-0001", "ok", "succeeded"),
+        ("a:b", "ok", "does not name a run"),
+        ("x", "ok", "no run"),
     ],
 )
-def test_what_a_job_can_never_run_after_is_refused(text, well, words, tmp_path):
-    ended_run(tmp_path, well=well)
+def test_what_a_job_can_never_run_after_is_refused(text, kind, words, tmp_path):
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind=kind)
+    new_run(tmp_path / "train-0001", outcome=outcome)
     found, findings = status.dependencies([text], tmp_path, None)
     assert found == ()
     assert words in findings[0].cause
     assert findings[0].place == "--after"
-
-
-def ended_run(runs: Path, *, well: bool) -> None:
-    kind: Any = "ok" if well else "failed"
-    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind=kind)
-    new_run(runs / "train-0001", outcome=outcome)
 
 
 def test_what_the_processes_of_a_job_use_is_read():
@@ -184,29 +168,5 @@ def test_what_the_processes_of_a_job_use_is_read():
     ]
     assert [one.pid for one in processes.working(found)] == [41, 43, 42]
     assert gpus == [processes.Gpu("nid002", 1, 0, 2 << 30, 16 << 30)]
-    assert {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]} == {
-        40: 1,
-        41: 0,
-        42: 3,
-        43: None,
-    }
-
-
-@pytest.mark.parametrize(
-    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell", "notebook")]
-)
-def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(launcher, tmp_path):
-    """The scripts as bash reads them, with stand-ins for the programs that they call."""
-    work = tmp_path / "it's here"
-    work.mkdir()
-    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,$(touch pwned)",)}
-    facts = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
-    given = make_case(
-        job, manifest=None, facts=facts, cwd=str(work), folder=str(work), run=str(work / "x-0001")
-    )
-    arguments, inside = captured(decide(given), tmp_path)
-    assert arguments[-2:] == ["--lr", "$(touch pwned)"]
-    assert any(word.endswith('trap "" USR1; exec "$@"') for word in arguments)
-    assert inside["TOOLKIT_POINT"] == str(work / "x-0001/points/1")
-    assert (work / "x-0001/points/1").is_dir()
-    assert not list(tmp_path.rglob("pwned"))
+    ranks = {one.pid: one.rank for one in processes.parse(printed, task_is_rank=True)[0]}
+    assert ranks == {40: 1, 41: 0, 42: 3, 43: None}

@@ -1,4 +1,4 @@
-"""Generated scripts while things go wrong: signals that come twice, a controller that restarts, a submission that came twice.
+"""Generated scripts while things go wrong: signals that come twice, a controller that restarts, a full disk, ports that are taken.
 
 Slurm's programs are stand-ins here, so that each fault comes at the moment that is meant;
 tests/cluster has the real ones.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.unit.samples import make_case
+from tests.unit.samples import LOCAL, make_case
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.planning.plan import decide
@@ -54,7 +57,6 @@ class Job:
         job: dict[str, Any],
         away: dict[str, int],
         *,
-        job_id: int = 7,
         restarts: int = 0,
     ) -> None:
         self.directory = directory
@@ -72,25 +74,19 @@ class Job:
             (programs / name).chmod(0o755)
         for name in asked:
             (directory / f"{name}.away").write_text(str(away.get(name, 0)))
-        places = {
-            "cwd": str(directory),
-            "folder": str(directory),
-            "run": str(self.run),
-        }
-        text = scripts.script(
-            decide(make_case({"launcher": "srun", **job}, manifest=None, **places))
-        )
+        places = {"cwd": str(directory), "folder": str(directory), "run": str(self.run)}
+        case = make_case({"launcher": "srun", **job}, manifest=None, **places)
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "HOME": str(directory),
             "CAPTURE": str(directory),
-            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_ID": "7",
             "SLURM_JOB_NODELIST": "localhost",
             "SLURM_NNODES": "1",
             "SLURMD_NODENAME": "localhost",
             "SLURM_RESTART_COUNT": str(restarts),
         }
-        (directory / "job.sbatch").write_text(text)
+        (directory / "job.sbatch").write_text(scripts.script(decide(case)))
         self.process = subprocess.Popen(
             ("bash", "job.sbatch"),
             env=environment,
@@ -247,3 +243,133 @@ def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_a
     code, printed = job.end()
     assert code == 3, printed
     assert len(job.asked("squeue")) >= 5
+
+
+# What differs from an ordinary node, as functions of its shell, and what the node says: empty if it has a copy afterwards.
+NODES = {
+    "ordinary": ("", ""),
+    "full": ("stat() { case $* in *%a*) echo 0;; *) command stat \"$@\";; esac; }", "has no room for a whole copy"),
+    "fills up": ("cp() { head -c 1 \"$1\" >\"$2\"; return 1; }", "has no room for a whole copy"),
+    "bad disk": ("cp() { tr a b <\"$1\" >\"$2\"; }", "has no room for a whole copy"),
+    "diskless": ("stat() { case $* in *%T*) echo tmpfs;; *) command stat \"$@\";; esac; }", "is memory"),
+    "taken": ("mkdir() { ln -s /nowhere \"${@: -1}\"; }", "is not yours"),
+}  # fmt: skip
+
+
+DISK = 'stat() { case $* in *%T*) echo ext2/ext3;; *) command stat "$@";; esac; }'
+
+
+def staging(place: Path) -> tuple[str, str]:
+    """Return the part of a script that copies the image to a node's disk at ``place``, and the line that chooses."""
+    site = replace(LOCAL, stage_directory=str(place))
+    text = scripts.script(decide(make_case({"stage_image": True}, site=site, version="id-1")))
+    (choice,) = (line for line in text.splitlines() if "image=$staged" in line)
+    return text[text.index("export staged=") : text.index("export -f stage")], choice
+
+
+@pytest.mark.parametrize(("directory", "is_used"), [("own", True), ("link", False)])
+def test_a_copy_in_a_directory_of_another_user_is_not_run(directory, is_used, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/x.sif").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    copy = f"{tmp_path}/{directory}/x.sif"
+    script = f"image=shared staged={copy}\n{staging(tmp_path)[1]}\necho $image"
+    image = subprocess.check_output(["bash", "-c", script], text=True).strip()
+    assert image == (copy if is_used else "shared")
+
+
+def stage(place: Path, functions: str = "", job: int = 7) -> str:
+    setting = f"image={place}/image.sif SLURM_JOB_ID={job}"
+    script = f"set -euo pipefail\n{setting}\n{staging(place)[0]}\n{DISK}\n{functions}\nstage"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(("functions", "says"), NODES.values(), ids=NODES)
+def test_a_node_has_a_whole_copy_or_says_why_it_has_none(functions, says, tmp_path):
+    (tmp_path / "image.sif").write_text("abc" * 1000)
+    said = stage(tmp_path, functions)
+    copies = list(tmp_path.glob("toolkit-images-*/*.sif*"))
+    if says:
+        assert says in said
+        assert "reads the shared image" in said
+        assert not copies
+    else:
+        assert said == ""
+        assert [copy.read_text() for copy in copies] == ["abc" * 1000]
+
+
+def test_a_later_job_uses_the_copy_and_what_no_job_used_for_a_week_goes(tmp_path):
+    image = tmp_path / "image.sif"
+    image.write_text("abc")
+    stage(tmp_path)
+    (copy,) = tmp_path.glob("toolkit-images-*/*.sif")
+    old = copy.with_name("old.sif")
+    old.write_text("x")
+    for path, days in ((old, 8), (copy, 6)):
+        os.utime(path, (time.time() - days * 86400,) * 2)
+    image.unlink()
+    assert stage(tmp_path, job=8) == ""
+    assert not old.exists()
+    assert time.time() - copy.stat().st_mtime < 3600
+
+
+def test_two_jobs_at_once_make_one_copy(tmp_path):
+    (tmp_path / "image.sif").write_text("abc")
+    slow = 'cp() { echo copied >>"${2%/*}/../copies"; sleep 0.5; command cp "$@"; }'
+    script = f"set -eu\nimage={tmp_path}/image.sif\n{staging(tmp_path)[0]}\n{DISK}\n{slow}\n"
+    started = [
+        subprocess.Popen(["bash", "-c", f"SLURM_JOB_ID={job}\n{script}stage"]) for job in (7, 8)
+    ]
+    assert [process.wait(timeout=60) for process in started] == [0, 0]
+    assert (tmp_path / "copies").read_text() == "copied\n"
+
+
+@pytest.mark.parametrize(
+    ("listening", "silent", "works"), [((), (), True), ((0, 1), (), False), ((), (0, 1), True)]
+)
+def test_the_search_for_ports_of_tensorflow_ends(listening, silent, works):
+    """Of two ports none is taken, both are, or both drop packets, as a firewall does."""
+    with ExitStack() as stack:
+        one, two = neighbours(stack)
+        for number in listening:
+            (one, two)[number].listen()
+        for number in silent:
+            fill(stack, (one, two)[number])
+        ports = (one.getsockname()[1], two.getsockname()[1])
+        decided = replace(decide(make_case({"launcher": "tensorflow"}, manifest=None)), ports=ports)
+        text = scripts.script(decided)
+        search = text[text.index("# Where the workers are") : text.index("# What each task does")]
+        before = "set -euo pipefail; scontrol() { echo 127.0.0.1; }; SLURM_JOB_ID=7 SLURM_JOB_NODELIST=x\n"
+        done = subprocess.run(
+            ["bash", "-c", f"{before}{search}\necho $WORKERS"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,  # one silent port alone takes 130 s by itself
+        )
+    if works:
+        assert done.stdout.count("127.0.0.1:") == 2, done.stderr
+    else:
+        assert done.returncode == 1
+        assert f"of the ports {ports[0]}-{ports[1]}, no" in done.stderr
+
+
+def neighbours(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Bind two ports of this host that follow each other."""
+    while True:
+        one, two = (stack.enter_context(socket.socket()) for _ in range(2))
+        one.bind(("127.0.0.1", 0))
+        with suppress(OSError, OverflowError):
+            two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+            return one, two
+
+
+def fill(stack: ExitStack, server: socket.socket) -> None:
+    """Have a port that answers no more: Linux drops what comes to a full queue."""
+    server.listen(0)
+    for _ in range(4):
+        waiting = stack.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(server.getsockname())

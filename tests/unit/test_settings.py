@@ -1,19 +1,25 @@
-"""Precedence: default < site < project < job < environment < flag."""
+"""Settings: default < site < project < job < environment < flag, for each value, option of sbatch and variable."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from tests.unit.samples import make_case
 from toolkit.cli.main import cli
-from toolkit.cli.options import job_options
-from toolkit.errors import UsageError
+from toolkit.cli.options import flags, job_options
+from toolkit.cli.run import explanation
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.base import from_toml
 from toolkit.model.job import Job
 from toolkit.planning import settings
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
 
 
@@ -31,22 +37,34 @@ def test_each_layer_has_its_say_and_is_remembered():
         nodes = count if origin else None
         merged = merge(layers[:count])
         assert (merged.job.nodes, merged.origins.get("nodes")) == (nodes, origin)
-    assert merge(layers).job.partition == "a"
-    assert merge(layers).job.comment == "project"
-    assert merge(layers).origins["gpus"] == "job.toml"
+    assert (merged.job.partition, merged.job.comment) == ("a", "project")
+    assert merged.origins["gpus"] == "job.toml"
+
+
+def test_precedence_holds_for_each_option_of_sbatch():
+    layers = [
+        Layer("site x", {"slurm": {"licenses": "site", "nice": 1, "hold": True, "wckey": "site"}}),
+        layer("toolkit.toml", from_toml('[slurm]\nlicenses = "project"\nhold = false', Job)),
+        layer("job.toml", from_toml('[slurm]\nlicenses = "job"\ntmp = "1G"', Job)),
+        from_environment({"TOOLKIT_SLURM_LICENSES": "shell", "TOOLKIT_SLURM_CONTIGUOUS": "yes"}),
+        flags({"slurm": ("nice=7", "mail-user=", "--tmp=2G")}, ()),
+    ]
+    merged = merge(layers)
+    options = {"licenses": "shell", "nice": "7", "wckey": "site", "tmp": "2G", "mail-user": ""}
+    assert merged.job.slurm == {**options, "contiguous": True}
+    origins = [merged.origins[f"slurm {name}"] for name in ("licenses", "nice", "wckey")]
+    assert origins == ["environment", "--slurm", "site x"]
+    assert merge(layers[:3]).origins["slurm tmp"] == "job.toml"
+    decided = decide(make_case({"slurm": merged.job.slurm}))
+    table = explanation(replace(decided, origins={**decided.origins, **merged.origins}))
+    assert re.search(r"(?m)^slurm wckey +site +site x$", table)
 
 
 def test_arguments_and_binds_are_joined_and_variables_by_name():
-    merged = merge(
-        [
-            layer(
-                "job.toml",
-                Job(arguments=("--epochs", "12"), bind=("/a:/a",), env={"A": "1", "B": "1"}),
-            ),
-            Layer("flag", {"arguments": ("--lr", "1"), "bind": ("/b:/b",), "env": {"B": "2"}}),
-            Layer("a repetition", {"bind": ("/b:/b", "/a:/a")}),
-        ]
-    )
+    job = {"arguments": ("--epochs", "12"), "bind": ("/a:/a",), "env": {"A": "1", "B": "1"}}
+    flag = {"arguments": ("--lr", "1"), "bind": ("/b:/b",), "env": {"B": "2"}}
+    again = Layer("a repetition", {"bind": ("/b:/b", "/a:/a")})
+    merged = merge([Layer("job.toml", job), Layer("flag", flag), again])
     assert merged.job.arguments == ("--epochs", "12", "--lr", "1")
     assert merged.job.bind == ("/a:/a", "/b:/b")
     assert merged.job.env == {"A": "1", "B": "2"}
@@ -71,12 +89,11 @@ MINE = {"require_signed": False, "signature_key": "mine.pub", "nodes": 3}
     [
         (STRICT, True, "/etc/site.pub"),
         ({"require_signed": True}, True, "mine.pub"),
-        ({"require_signed": False}, False, "mine.pub"),
-        ({"signature_key": "/etc/site.pub"}, False, "mine.pub"),
+        ({"require_signed": False, "signature_key": "/etc/site.pub"}, False, "mine.pub"),
         ({}, False, "mine.pub"),
     ],
 )
-@pytest.mark.parametrize("origin", ["toolkit.toml", "job.toml", "environment", "flag"])
+@pytest.mark.parametrize("origin", ["toolkit.toml", "environment", "flag"])
 def test_nobody_relaxes_what_a_site_demands(origin, site, signed, key):
     below = Layer("site x", site)
     merged = merge([layer("default", DEFAULTS), below, Layer(origin, MINE), demands(below)])
@@ -85,28 +102,46 @@ def test_nobody_relaxes_what_a_site_demands(origin, site, signed, key):
     assert (merged.origins["require_signed"] == "site x") is signed
 
 
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ("partition=long", "partition", "long"),
+        ("exclusive", "exclusive", True),
+        ("exclusive=user", "exclusive", "user"),
+        ("job-name=mine", "job_name", "mine"),
+    ],
+)
+def test_an_option_with_a_flag_of_its_own_is_that_flag(given, key, value):
+    merged = merge([Layer("job.toml", {key: "other"}), flags({"slurm": (given,)}, ())])
+    assert getattr(merged.job, key) == value
+    assert merged.origins[key] == f"--{key.replace('_', '-')}"
+    assert merged.job.slurm == {}
+
+
+def test_one_option_cannot_have_two_values():
+    with pytest.raises(UsageError, match="contradicts"):
+        merge([flags({"partition": "a", "slurm": ("partition=b",)}, ())])
+    with pytest.raises(UsageError, match="given twice"):
+        flags({"slurm": ("nice=1", "nice=2")}, ())
+
+
 def variables(**values: str) -> Layer:
     return from_environment({f"TOOLKIT_{name}": value for name, value in values.items()})
 
 
-WORDS = {
-    "NODES": ("3", {"nodes": 3}),
-    "PARTITION": ("7", {"partition": "7"}),
-    "IMAGES": ("/x", {}),
-    "BIND": ("/a:/a '/b c:/b':ro", {"bind": ("/a:/a", "/b c:/b:ro")}),
-    "ENV": ("A=1 'B=x y' HF_HOME", {"env": {"A": "1", "B": "x y"}, "pass_env": ("HF_HOME",)}),
-    "MODULE": ("cuda/12 gcc", {"modules": ("cuda/12", "gcc")}),
-    "SECRET": ("HF_TOKEN", {"secret": ("HF_TOKEN",)}),
-    "AFTER": ("train-0001 afterany:7", {"after": ("train-0001", "afterany:7")}),
-    "SWEEP": ("lr=1,2 -b=3", {"sweep": ("lr=1,2", "-b=3")}),
-    "SLURM": ("licenses=m:1 hold", {"slurm": {"licenses": "m:1", "hold": True}}),
-    "DATASETS": ("mnist", {"datasets": ("mnist",)}),
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_a_variable_is_a_setting_and_that_of_a_repeatable_option_is_words(name):
-    text, values = WORDS[name]
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("NODES", "3", {"nodes": 3}),
+        ("PARTITION", "7", {"partition": "7"}),
+        ("IMAGES", "/x", {}),
+        ("BIND", "/a:/a '/b c:/b':ro", {"bind": ("/a:/a", "/b c:/b:ro")}),
+        ("ENV", "A=1 'B=x y' C", {"env": {"A": "1", "B": "x y"}, "pass_env": ("C",)}),
+        ("MODULE", "cuda/12 gcc", {"modules": ("cuda/12", "gcc")}),
+        ("SLURM", "licenses=m:1 hold", {"slurm": {"licenses": "m:1", "hold": True}}),
+    ],
+)
+def test_a_variable_is_a_setting_and_that_of_a_repeatable_option_is_words(name, text, values):
     assert variables(**{name: text}).values == values
 
 
@@ -122,13 +157,13 @@ def test_each_option_of_a_job_has_its_variable(option):
     assert "TOOLKIT_" + option.lstrip("-").upper().replace("-", "_") in settings.variables()
 
 
-SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY", "EXCLUSIVE", "SLURM_HOLD")
+SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY")
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *((name, text) for name in SWITCHES[:4] for text in ("maybe", "2", "o n")),
+        *((name, text) for name in SWITCHES for text in ("maybe", "2")),
         *[("NODES", "many"), ("NODES", "0"), ("GPUS", "-1")],
         ("BIND", "'/a:/a"),
         ("ENV", "''"),
@@ -178,3 +213,36 @@ def test_every_command_looks_for_runs_where_the_settings_put_them(verb, tmp_path
     monkeypatch.setenv("TOOLKIT_RUNS", "other")
     assert "in the directory other" in cause()
     assert "in the directory own" in cause("--runs", "own")
+
+
+def passed(*names: str, **given: Any) -> tuple[Job, list[ToolkitError]]:
+    return settings.with_variables(merge([Layer("below", given), flags({"env": names}, ())]).job)
+
+
+def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch):
+    monkeypatch.setenv("OPTION_A", "line one\nline 'two'")
+    monkeypatch.setenv("OPTION_EMPTY", "")
+    monkeypatch.delenv("OPTION_B", raising=False)
+    found, wrong = passed("OPTION_A", "OPTION_EMPTY", "X=1", env={"OPTION_A": "of the project"})
+    assert found.env == {"OPTION_A": "line one\nline 'two'", "OPTION_EMPTY": "", "X": "1"}
+    assert not wrong
+    _, (finding,) = passed("OPTION_B")
+    assert finding.place == "--env"
+    assert finding.cause == "the variable OPTION_B is not set in this shell"
+
+
+@pytest.mark.parametrize(
+    ("names", "below", "environment", "unset"),
+    [
+        (("OPTION_A", "torch"), None, "torch", []),
+        (("torch", "vision"), None, "torch", ["the variable vision is not set in this shell"]),
+        (("OPTION_A",), "base", "base", []),
+    ],
+)
+def test_with_conda_a_name_that_is_no_variable_is_the_environment(
+    names, below, environment, unset, monkeypatch
+):
+    monkeypatch.setenv("OPTION_A", "a")
+    found, wrong = passed(*names, runtime="conda", conda_env=below)
+    assert (found.conda_env, [one.cause for one in wrong]) == (environment, unset)
+    assert found.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
