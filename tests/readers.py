@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.unit.samples import MANIFEST
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json
 from toolkit.images.builder.apptainer import compose
@@ -114,16 +115,6 @@ def _graft(below: bytes, above: bytes) -> None:
 
 # ---- texts
 
-_MANIFEST = Manifest(
-    name="x",
-    sif_id=bytes(range(16)).hex(),
-    size=len(_SIF),
-    recipe_hash="0",
-    built="2026-01-01T00:00:00+00:00",
-    frameworks={"torch": "2.13.0"},
-    horovod={"a": [1, {"b": None}]},
-    base=BaseImage(reference="debian"),
-)
 _LOCK = Lock(
     name="x",
     recipe_hash="0",
@@ -147,8 +138,9 @@ def _read_manifest(data: bytes, directory: Path) -> None:
 
 
 def _read_lock(data: bytes, directory: Path) -> None:
-    (directory / "x.lock").write_bytes(data)
-    read_lock(directory / "x.lock")
+    path = directory / "x.lock"
+    path.write_bytes(data)
+    read_lock(path)
 
 
 _PYLOCK = b"""lock-version = "1.0"
@@ -213,7 +205,7 @@ READERS: dict[str, Reader] = {
     "squashfs": Reader((_BASE, _LAYER), _read_squashfs, SquashfsError),
     "layer": Reader((_LAYER,), lambda data, _: _graft(_BASE, data), SquashfsError),
     "base": Reader((_BASE,), lambda data, _: _graft(data, _LAYER), SquashfsError),
-    "manifest": Reader((to_json(_MANIFEST).encode(),), _read_manifest),
+    "manifest": Reader((to_json(MANIFEST).encode(),), _read_manifest),
     "lock": Reader((format_lock(_LOCK).encode(),), _read_lock),
     "contents": Reader(
         (_CONTENTS,),

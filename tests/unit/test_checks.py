@@ -34,13 +34,13 @@ def test_every_check_of_a_room_is_in_its_list_once(package, listed):
 
 
 def test_results_get_the_name_and_what_its_results_have_in_common():
-    @check("mild", "toys", severity="warning", cause="why", source="a book")
+    @check("mild", "toys", severity="warning", cause="why", fix="mend it", source="a book")
     def mild(is_fine: bool) -> Result:
         return passed("fine") if is_fine else failed("broken")
 
     (good,), (bad,) = mild(case=True), mild(case=False)
     assert (good.name, good.outcome) == ("mild", "passed")
-    assert (bad.outcome, bad.cause, bad.source) == ("warning", "why", "a book")
+    assert (bad.outcome, bad.cause, bad.fix, bad.source) == ("warning", "why", "mend it", "a book")
 
 
 def test_an_error_of_ours_is_a_failed_check():

@@ -13,12 +13,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import toolkit
+from tests.readers import READERS, with_manifest
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import MANIFEST
 from tests.unit.test_cli import said
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, PlanError, UsageError
-from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome
 from toolkit.text import HIDDEN, is_secret, json_safe, one_line, redacted, visible
@@ -232,13 +232,12 @@ def run(tmp_path, monkeypatch):
 def image(tmp_path, monkeypatch):
     """An image of somebody else, whose manifest holds hostile text."""
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
-    data = sif.build_header((16, 1, 1), bytes(16), 0, "x86_64") + bytes(18)
     texts = {EVERYTHING: EVERYTHING + "\nfake row"}
-    manifest = msgspec.structs.replace(
-        MANIFEST, name="x", size=len(data), system=EVERYTHING, builder=EVERYTHING, frameworks=texts
+    hostile = msgspec.structs.replace(
+        MANIFEST, name="x", system=EVERYTHING, builder=EVERYTHING, frameworks=texts
     )
-    (tmp_path / "x.sif").write_bytes(data)
-    (tmp_path / "x.json").write_text(to_json(manifest))
+    image = with_manifest(READERS["sif"].seeds[0], to_json(hostile).encode())
+    (tmp_path / "x.sif").write_bytes(image)
     (tmp_path / f"{HOSTILE['title'].replace('/', '')}.sif").touch()
 
 

@@ -119,7 +119,7 @@ def test_a_group_is_private_if_it_is_the_users_own_or_roots_and_has_no_other_mem
     groups = {
         0: ("root", []),
         5: ("staff", []),
-        MINE: ("me", []),
+        MINE: ("me", ["me", "root"]),
         1001: ("me", ["me", "you"]),
         PROJECT: ("ours", ["me"]),
     }
