@@ -57,9 +57,9 @@ def test_efficiency_is_what_seff_computes():
 
 def test_elements_of_an_array_are_summed_and_what_was_not_sampled_is_unknown():
     row = "{0}|COMPLETED|{1}|4|cpu=4,mem=4096M|{2}|1||1|2|60||"
-    known = efficiency.from_records(
-        records(row.format(8, 10, "00:20") + "\n" + row.format(9, 30, "1-00:00:00.5"))
-    )
+    # The steps of a cluster that samples nothing have no usage.
+    rows = ((8, 10, "00:20"), ("8.batch", 10, ""), (9, 30, "1-00:00:00.5"))
+    known = efficiency.from_records(records("\n".join(row.format(*values) for values in rows)))
     assert known.cpu_share == pytest.approx((20 + 86400.5) / (40 * 4))
     assert (known.memory, known.start_seconds, known.slurm_gpu) == (None, None, None)
     hidden = efficiency.from_records(records()[1:])

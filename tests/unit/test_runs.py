@@ -95,6 +95,10 @@ srun: error: nid002: tasks 2-3: Killed
 """
 OVER = "slurmstepd-nid001: error: StepId=2.0 exceeded memory limit (1050480640 > 1048576000), being killed"
 OVER_JOB = "slurmstepd-nid001: error: Exceeded job memory limit"
+SEGFAULT = (
+    "srun: error: nid001: task 0: Exited with exit code 139",
+    'Fatal Python error: Segmentation fault\n\n  File "/home/me/train.py", line 7 in step',
+)
 LATER = {"down": DOWN, "unhealthy": {}}  # a node that is down later changes no verdict
 SURVIVED = f"{BATCH_OF_CUT_NODE}elastic: failed: rank 1 on nid001: exit code 3\n"
 
@@ -116,6 +120,7 @@ def exited(code: int, how: str) -> tuple[str, dict[str, Any], dict[str, str], in
         *(exited(code, f"exit code {code}") for code in (255, 163, 128)),
         exited(139, "killed by signal 11 (SIGSEGV)"),
         exited(152, "killed by signal 24 (SIGXCPU)"),
+        ("srun", {"exit_code": 139}, {"": SEGFAULT[0], "nid001": SEGFAULT[1]}, 139, "rank 0 on nid001: killed by signal 11 (SIGSEGV), train.py, line 7, in step"),
         # Slurm's states.
         ("srun", {"state": "COMPLETED", "exit_code": 0}, {}, 0, ""),
         ("srun", {"state": "TIMEOUT", "signal": 15, **LATER}, {}, 124, "the time limit was reached"),

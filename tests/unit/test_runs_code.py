@@ -260,6 +260,10 @@ def test_what_cannot_be_copied_leaves_no_run(tree, monkeypatch, limit):
     if limit == "git":
         with pytest.raises(UsageError, match="not in a git work tree"):
             code.tree_of(tree.parent, tree.parent)
+        monkeypatch.setattr(git, "files", lambda _: None)
+        with pytest.raises(UsageError, match="does not tell the files"):
+            taken(job_of(tree))
+        assert list((tree / "runs").iterdir()) == []
         return
     if limit == "disk":
         monkeypatch.setattr("shutil.copyfileobj", full)

@@ -305,6 +305,8 @@ nid004 | idle* | Unknown | none
     late = {"nid002": "down*: Not responding", "nid004": "idle*: none"}
     assert slurm.unhealthy_nodes("nid[001-004]", 1700000000) == late
     assert slurm.unhealthy_nodes("nid[001-004]", 0)["nid003"] == "down: RMA | rack 7"
+    refusing = Slurm(sinfo=Result(("sinfo",), 1, "", "invalid node name"))
+    assert refusing.unhealthy_nodes("nid001", 0) == {}, "a run has an outcome all the same"
 
 
 def test_pieces_of_lines_of_several_nodes_are_put_together():
