@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +23,6 @@ if rank == 0:
     time.sleep(8)
     pathlib.Path(f"checkpoint-{sys.argv[1]}").write_text("whole")
 """
-FAILING = """\
-import os, sys, time
-if os.environ["SLURM_PROCID"] == "1":
-    sys.exit(3)
-time.sleep(300)
-"""
 
 
 @pytest.fixture
@@ -43,16 +36,15 @@ def impatient(toolkit_env: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_rank_goes_on_when_the_others_ended_long_ago(toolkit, pytorch_image, shared_dir):
+def test_a_rank_goes_on_when_the_others_ended_long_ago(toolkit, launch, pytorch_image, shared_dir):
     """What ps, explain and logs -f say of it is in tests/unit/test_stacks.py."""
     (shared_dir / "save.py").write_text(SAVING)
     launchers = ("srun", "horovod", "horovod-gloo", "none")
-    shape = "--nodes 2 --nodelist nid[001-002] --ntasks-per-node 2 --cpus-per-task 1 --launcher"
-    options = ("--detach", "--image", str(pytorch_image), *shape.split())
+    shape = "--detach --nodes 2 --nodelist nid[001-002] --ntasks-per-node 2 --cpus-per-task 1"
     for launcher in launchers:
-        script = ("python3", "save.py") if launcher == "none" else ("save.py",)
-        named = (launcher, "--job-name", launcher, "--", *script, launcher)
-        done = toolkit("run", *options, *named, cwd=shared_dir)
+        script = "python3 save.py" if launcher == "none" else "save.py"
+        named = f"{shape} --launcher {launcher} --job-name {launcher} -- {script} {launcher}"
+        done = launch(pytorch_image, named)
         assert done.returncode == 0, done.stderr
     for launcher in launchers:
         done = toolkit("logs", "-f", f"{launcher}-0001", cwd=shared_dir)
@@ -62,41 +54,26 @@ def test_a_rank_goes_on_when_the_others_ended_long_ago(toolkit, pytorch_image, s
     assert outcome(shared_dir, "srun-0001")["ranks"] == {"nid001": [0, 1], "nid002": [2, 3]}
 
 
-def test_a_rank_that_fails_ends_the_others_at_once(launch, pytorch_image, shared_dir):
-    (shared_dir / "fail.py").write_text(FAILING)
-    done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 fail.py")
-    assert done.returncode == 3, done.stdout + done.stderr
-
-
-def planned_lines(shared_dir: Path, name: str) -> list[str]:
-    """Return a run's script without what names the run itself."""
-    text = (shared_dir / "runs" / name / "job.sbatch").read_text()
-    return text.replace(name, "NAME").splitlines()
-
-
 def test_a_run_that_is_repeated_stays_the_same(toolkit, shared_dir, toolkit_env):
-    """Four times, each a repetition of the one before, while the settings change around it."""
+    """Also a repetition of a repetition, while the settings change around it."""
     (shared_dir / "data").mkdir()
     settings = shared_dir / "toolkit.toml"
     settings.write_text(
         'runtime = "none"\nlauncher = "none"\narguments = ["--epochs", "3"]\nbind = ["data"]\n'
         'time = "0:10:00"\nenv = { STEP = "one" }\n'
     )
-    done = toolkit(*"run --launcher none --cpus-per-task 2 -- echo".split(), cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    first = planned_lines(shared_dir, "echo-0001")
-    env = toolkit_env
-    for number in range(1, 5):
-        if number == 3:
-            settings.write_text(
-                'arguments = ["--epochs", "4"]\ntime = "0:20:00"\nenv = { STEP = "two" }\n'
-            )
-            env = {**toolkit_env, "TOOLKIT_CPUS_PER_TASK": "1", "TOOLKIT_NODES": "2"}
-        done = toolkit("run", f"runs/echo-{number:04}", cwd=shared_dir, env=env)
+
+    def script_of(number: int, words: str, env: dict[str, str]) -> str:
+        done = toolkit("run", *words.split(), cwd=shared_dir, env=env)
         assert done.returncode == 0, done.stderr
-        again = planned_lines(shared_dir, f"echo-{number + 1:04}")
-        assert again == first, "\n".join(difflib.unified_diff(first, again, lineterm=""))
-    changed = toolkit(
-        *"run --time 0:20:00 --dry-run --json runs/echo-0003".split(), cwd=shared_dir, env=env
-    )
+        name = f"echo-{number:04}"
+        return (shared_dir / f"runs/{name}/job.sbatch").read_text().replace(name, "NAME")
+
+    first = script_of(1, "--cpus-per-task 2 -- echo", toolkit_env)
+    settings.write_text('arguments = ["--epochs", "4"]\nenv = { STEP = "two" }\n')
+    env = {**toolkit_env, "TOOLKIT_CPUS_PER_TASK": "1", "TOOLKIT_NODES": "2"}
+    assert script_of(2, "runs/echo-0001", env) == first
+    assert script_of(3, "runs/echo-0002", env) == first
+    words = "run --time 0:20:00 --dry-run --json runs/echo-0003"
+    changed = toolkit(*words.split(), cwd=shared_dir, env=env)
     assert "--time=0:20:00" in json.loads(changed.stdout)["script"], changed.stderr

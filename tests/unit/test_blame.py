@@ -81,7 +81,7 @@ _ENDED = [
     [
         ("horovod", {"": ["srun: error: nid001: tasks 0-1: Terminated", "srun: error: nid002: task 2: Exited with exit code 3"]}, ["rank 2 on nid002: exit code 3", "rank 0 on nid001: killed by signal 15 (SIGTERM)", "rank 1 on nid001: killed by signal 15 (SIGTERM)"]),
         ("accelerate", {"nid002": _SUMMARY.format(code=7).splitlines()}, ["rank 1 on nid002: exit code 7", "rank 0 on nid002: killed by signal 15 (SIGTERM)"]),
-        ("torchrun", {"": ["srun: error: nid001: task 0: Killed"]}, ["agent 0 on nid001: killed by signal 9 (SIGKILL)"]),
+        ("torchrun", {"": ["srun: error: nid001: task 0: Illegal instruction"]}, ["agent 0 on nid001: killed by signal 4 (SIGILL)"]),
         ("mpirun", {"": ["  Process name: [[20446,1],2]", "  Exit code:    3"]}, ["rank 2: exit code 3"]),
         ("mpirun", {"": ["Process name: [prterun-nid001-681@1,1]", "   Exit code:    1"]}, ["rank 1: exit code 1"]),
         ("mpirun", {"": ["prterun noticed that process rank 1 with PID 60 on node nid001 exited on", "signal 9"]}, ["rank 1 on nid001: killed by signal 9 (SIGKILL)"]),
