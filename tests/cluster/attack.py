@@ -14,7 +14,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,19 +64,24 @@ def mounts() -> list[list[str]]:
     return [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
 
 
-def in_child(work: Callable[[], Iterable[str]]) -> Found:
-    """Run attempts in a child, so that what they break does not reach the others."""
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with suppress(BaseException):
-            os.write(into, "\n".join(work()).encode())
-        os._exit(0)
-    os.close(into)
-    with os.fdopen(out, "rb") as stream:
-        text = stream.read().decode()
-    os.waitpid(pid, 0)
-    yield from filter(None, text.split("\n"))
+def apart(attempt: Callable[..., Found]) -> Callable[..., Found]:
+    """Run an attempt in a child, so that what it breaks does not reach the others."""
+
+    def run(*arguments: object) -> Found:
+        out, into = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                for line in attempt(*arguments):
+                    os.write(into, f"{line}\n".encode())
+            os._exit(0)
+        os.close(into)
+        with os.fdopen(out, "rb") as stream:
+            text = stream.read().decode()
+        os.waitpid(pid, 0)
+        yield from filter(None, text.split("\n"))
+
+    return run
 
 
 class Attack:
@@ -121,23 +126,26 @@ class Attack:
             with suppress(OSError):
                 if os.path.dirname(self.canary) in Path(f"/proc/1/{name}").read_text():
                     yield f"/proc/1/{name} names directories of the host"
+        with suppress(OSError):
+            for mapped in os.listdir("/proc/1/map_files"):
+                file = os.readlink(f"/proc/1/map_files/{mapped}")
+                if os.path.basename(file) in ("bwrap", "setpriv", "python3"):
+                    yield f"/proc/1/map_files leads to {file}"
 
     def upwards(self) -> Found:
         if reads("/" + "../" * 60 + self.canary.lstrip("/")):
             yield "../ leads to the host"
 
+    @apart
     def chroot_and_up(self) -> Found:
-        def work() -> Found:
-            os.mkdir("/chrooted")
-            top = os.open("/", os.O_RDONLY)
-            os.chroot("/chrooted")
-            os.fchdir(top)
-            for _ in range(60):
-                os.chdir("..")
-            if reads(self.canary.lstrip("/")):
-                yield "a second chroot leads to the host"
-
-        yield from in_child(work)
+        os.mkdir("/chrooted")
+        top = os.open("/", os.O_RDONLY)
+        os.chroot("/chrooted")
+        os.fchdir(top)
+        for _ in range(60):
+            os.chdir("..")
+        if reads(self.canary.lstrip("/")):
+            yield "a second chroot leads to the host"
 
     def file_handles(self) -> Found:
         """Open the root of the host's file system by number, from a file that the host lends ("shocker")."""
@@ -184,15 +192,11 @@ class Attack:
         for path in ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/mtrr"):
             if opens(path, os.O_RDWR) and not stat.S_ISCHR(os.stat(path).st_mode):
                 yield f"{path} can be written"
-
-    def memory_of_the_kernel(self) -> Found:
-        with suppress(OSError):
-            if (
-                not stat.S_ISCHR(os.stat("/proc/kcore").st_mode)
-                and os.stat("/proc/kcore").st_size
-                and opens("/proc/kcore", os.O_RDONLY)
-            ):
-                yield "/proc/kcore can be read"
+        if not os.path.exists("/proc/kcore"):
+            return
+        kcore = os.stat("/proc/kcore")
+        if stat.S_ISREG(kcore.st_mode) and kcore.st_size and opens("/proc/kcore", os.O_RDONLY):
+            yield "/proc/kcore can be read"
 
     def other_processes(self) -> Found:
         """Processes of the host: seen, signalled, traced."""
@@ -204,13 +208,12 @@ class Attack:
         if os.getsid(0) == 0 or os.getpgid(0) == 0:
             yield "the session is one of the host: a signal to the group reaches it"
 
-        def trace() -> Found:
-            for pid in range(1, 65536):
-                known = os.path.exists(f"/proc/{pid}")
-                if not known and call("ptrace", 16, pid, 0, 0):
-                    yield f"process {pid}, which cannot be seen, can be traced"
-
-        yield from in_child(trace)
+    @apart
+    def tracing(self) -> Found:
+        for pid in range(1, 65536):
+            known = os.path.exists(f"/proc/{pid}")
+            if not known and call("ptrace", 16, pid, 0, 0):
+                yield f"process {pid}, which cannot be seen, can be traced"
 
     def terminal(self) -> Found:
         if opens("/dev/tty", os.O_RDWR):
@@ -270,32 +273,19 @@ class Attack:
         if _X86 and _LIBC.syscall(250, 10, -3, b"user", b"toolkit-canary", 0) > 0:
             yield "keys of the host's session can be found"
 
+    @apart
     def namespaces(self) -> Found:
         """A user namespace of its own, in which the step has every capability, and all of the above once more."""
+        ids = (os.getuid(), os.getgid())
+        if not call("unshare", _NEWUSER | _NEWNS | _NEWCGROUP | _NEWNET | _NEWPID):
+            return
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {ids[0]} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {ids[1]} 1")
+        # The next child is the first process of the new namespaces.
+        yield from (f"with a user namespace: {line}" for line in self._in_namespaces())
 
-        def work() -> Found:
-            ids = (os.getuid(), os.getgid())
-            if not call("unshare", _NEWUSER | _NEWNS | _NEWCGROUP | _NEWNET | _NEWPID):
-                return
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"0 {ids[0]} 1")
-            Path("/proc/self/gid_map").write_text(f"0 {ids[1]} 1")
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    for line in self._in_namespaces():
-                        os.write(report, f"{line}\n".encode())
-                finally:
-                    os._exit(0)
-            os.waitpid(pid, 0)
-            yield from ()
-
-        out, report = os.pipe()
-        yield from in_child(work)
-        os.close(report)
-        with os.fdopen(out) as stream:
-            yield from (f"with a user namespace: {line}" for line in stream.read().splitlines())
-
+    @apart
     def _in_namespaces(self) -> Found:
         for kind, target in (
             ("proc", "/tmp/p"),
@@ -336,23 +326,20 @@ class Attack:
                     yield f"pivot_root leads to the host by {up}"
         yield from (f"{line} (links)" for line in self.links_of_processes())
 
+    @apart
     def later_mounts(self) -> Found:
         """The newer system calls for mounts, alone and with a user namespace."""
-
-        def work() -> Found:
-            clear = struct.pack("<QQQQ", 0, 1, 0, 0)  # takes MOUNT_ATTR_RDONLY away
-            for own in (False, True):
-                if own and not call("unshare", _NEWUSER | _NEWNS):
-                    return
-                for place in ("/mnt", "/etc/hosts", "/proc/sys", "/sys"):
-                    if _LIBC.syscall(442, -100, place.encode(), 0x8000, clear, len(clear)) == 0:
-                        yield f"mount_setattr makes {place} writable ({own})"
-                if not own and _LIBC.syscall(428, -100, b"/", 1) >= 0:
-                    yield "open_tree clones the root"
-                if not own and _LIBC.syscall(430, b"tmpfs", 0) >= 0:
-                    yield "fsopen makes a file system"
-
-        yield from in_child(work)
+        clear = struct.pack("<QQQQ", 0, 1, 0, 0)  # takes MOUNT_ATTR_RDONLY away
+        for own in (False, True):
+            if own and not call("unshare", _NEWUSER | _NEWNS):
+                return
+            for place in ("/mnt", "/etc/hosts", "/proc/sys", "/sys"):
+                if _LIBC.syscall(442, -100, place.encode(), 0x8000, clear, len(clear)) == 0:
+                    yield f"mount_setattr makes {place} writable ({own})"
+            if not own and _LIBC.syscall(428, -100, b"/", 1) >= 0:
+                yield "open_tree clones the root"
+            if not own and _LIBC.syscall(430, b"tmpfs", 0) >= 0:
+                yield "fsopen makes a file system"
 
     def powers_of_the_kernel(self) -> Found:
         """System calls that act on the whole machine."""
@@ -374,82 +361,60 @@ class Attack:
                 if _LIBC.syscall(*arguments) >= 0:
                     yield f"{name} is allowed"
 
+    @apart
     def own_devices(self) -> Found:
         """Modes and times of the devices, which a test compares with the host's afterwards."""
-
-        def work() -> Found:
-            for name in ("null", "zero", "full", "random", "urandom", "tty"):
-                with suppress(OSError):
-                    os.utime(f"/dev/{name}", (1, 1))
-                with suppress(OSError):
-                    os.chmod(f"/dev/{name}", 0o600)
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
             with suppress(OSError):
-                os.fchmod(0, 0o600)
+                os.utime(f"/dev/{name}", (1, 1))
             with suppress(OSError):
-                os.fchown(0, 1, 1)
-            yield from ()
+                os.chmod(f"/dev/{name}", 0o600)
+        with suppress(OSError):
+            os.fchmod(0, 0o600)
+        with suppress(OSError):
+            os.fchown(0, 1, 1)
+        yield from ()
 
-        yield from in_child(work)
-
-    def first_process_is_ours(self) -> Found:
-        """What runs the step cannot be written to through the process that it becomes."""
-        for name in ("exe", "map_files"):
-            with suppress(OSError):
-                path = f"/proc/1/{name}"
-                for inner in (
-                    [path] if name == "exe" else [f"{path}/{row}" for row in os.listdir(path)]
-                ):
-                    if os.path.basename(os.readlink(inner)) in ("bwrap", "setpriv", "python3"):
-                        yield f"{inner} leads to {os.readlink(inner)}"
-
+    @apart
     def other_namespaces(self) -> Found:
-        def work() -> Found:
-            for process in processes():
-                for name in ("mnt", "user", "pid"):
-                    with suppress(OSError):
-                        handle = os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY)
-                        if call("setns", handle, 0) and reads(self.canary):
-                            yield f"setns to the {name} namespace of {process} leads to the host"
+        for process in processes():
+            for name in ("mnt", "user", "pid"):
+                with suppress(OSError):
+                    handle = os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY)
+                    if call("setns", handle, 0) and reads(self.canary):
+                        yield f"setns to the {name} namespace of {process} leads to the host"
 
-        yield from in_child(work)
-
+    @apart
     def set_user_id(self) -> Found:
         """A program that is set-user-id gives nothing."""
+        program = "/tmp/suid"
+        Path(program).write_bytes(Path(os.readlink("/proc/1/exe")).read_bytes())
+        os.chmod(program, 0o6755)
+        os.setgroups([])
+        os.setgid(1000)
+        os.setuid(1000)
+        out = os.popen(
+            f"{program} -p -c 'while read line; do case $line in Uid:*) echo $line;; esac; done < /proc/self/status'"
+        ).read()
+        if " 0" in out:
+            yield f"a set-user-id program became root: {out.strip()}"
 
-        def work() -> Found:
-            program = "/tmp/suid"
-            Path(program).write_bytes(Path(os.readlink("/proc/1/exe")).read_bytes())
-            os.chmod(program, 0o6755)
-            os.setgroups([])
-            os.setgid(1000)
-            os.setuid(1000)
-            out = os.popen(
-                f"{program} -p -c 'while read line; do case $line in Uid:*) echo $line;; esac; done < /proc/self/status'"
-            ).read()
-            if " 0" in out:
-                yield f"a set-user-id program became root: {out.strip()}"
-
-        yield from in_child(work)
-
+    @apart
     def mounting(self) -> Found:
         """Mounting, unmounting and changing what is mounted."""
-
-        def work() -> Found:
-            os.makedirs("/mounted", exist_ok=True)
-            if mount("none", "/mounted", "tmpfs"):
-                yield "a tmpfs can be mounted"
-            if mount("/", "/mounted", "", _BIND):
-                yield "the root can be bound"
-            for row in mounts():
-                if mount("none", row[4], "", _REMOUNT | _BIND):
-                    yield f"{row[4]} can be mounted for writing"
-            for row in reversed(mounts()):
-                if call("umount2", row[4].encode(), _DETACH):
-                    yield f"{row[4]} can be unmounted"
-            if reads(self.canary):
-                yield "the host is below what was mounted"
-
-        yield from in_child(work)
+        os.makedirs("/mounted", exist_ok=True)
+        if mount("none", "/mounted", "tmpfs"):
+            yield "a tmpfs can be mounted"
+        if mount("/", "/mounted", "", _BIND):
+            yield "the root can be bound"
+        for row in mounts():
+            if mount("none", row[4], "", _REMOUNT | _BIND):
+                yield f"{row[4]} can be mounted for writing"
+        for row in reversed(mounts()):
+            if call("umount2", row[4].encode(), _DETACH):
+                yield f"{row[4]} can be unmounted"
+        if reads(self.canary):
+            yield "the host is below what was mounted"
 
 
 def main(arguments: list[str]) -> int:
