@@ -25,7 +25,6 @@ from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.sif.graft import graft
 from toolkit.images.sif.tables import SUPERBLOCK_SIZE, Reader, Tables, read_tables, write_tables
 
-_SIZES = (0, 1, 3000, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE + 5000)
 _SMALL = ("-mem", "32M", "-processors", "1")  # most of the time goes into buffers and threads
 _DATA_FOLLOW = b"# START OF DATA - DO NOT MODIFY\n"
 _WHITEOUT = tarfile.CHRTYPE
@@ -52,30 +51,24 @@ class Node(NamedTuple):
 _NAMES = st.sampled_from("abcdefgh") | st.text("aZ0.-é漢", min_size=1, max_size=40).filter(
     lambda name: name not in (".", "..")
 )
-_DATA = st.builds(
-    lambda byte, size: bytes([byte]) * size, st.integers(0, 255), st.sampled_from(_SIZES)
-)
+_SIZES = (0, 1, 3000, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE + 5000)
+_BYTES = st.binary(min_size=1, max_size=1)
+_DATA = st.builds(lambda byte, size: byte * size, _BYTES, st.sampled_from(_SIZES))
 _OWNERS = st.sampled_from((0, 1, 33, 1000, 65534, 4_000_000_000))
 _TIMES = st.integers(0, 2**31 - 1)
-_ATTRIBUTES = st.sampled_from(("", "", "short", "long" * 300))
-
-
-def _file(mode: int, owner: int, group: int, time: int, data: bytes, attribute: str) -> Node:
-    return Node(tarfile.REGTYPE, mode, owner, group, time, data, attribute=attribute)
-
-
-def _symlink(owner: int, time: int, target: str) -> Node:
-    return Node(tarfile.SYMTYPE, 0o777, owner, time=time, target=target)
-
-
-def _fifo(owner: int, time: int) -> Node:
-    return Node(tarfile.FIFOTYPE, 0o600, owner, time=time)
-
-
-_MODES = st.sampled_from((0o644, 0o4755, 0o600))
-_FILES = st.builds(_file, _MODES, _OWNERS, _OWNERS, _TIMES, _DATA, _ATTRIBUTES)
-_SYMLINKS = st.builds(_symlink, _OWNERS, _TIMES, _NAMES)
-_FIFOS = st.builds(_fifo, _OWNERS, _TIMES)
+_FILES = st.builds(
+    partial(Node, tarfile.REGTYPE),
+    mode=st.sampled_from((0o644, 0o4755, 0o600)),
+    owner=_OWNERS,
+    group=_OWNERS,
+    time=_TIMES,
+    data=_DATA,
+    attribute=st.sampled_from(("", "", "short", "long" * 300)),
+)
+_SYMLINKS = st.builds(
+    partial(Node, tarfile.SYMTYPE, 0o777), owner=_OWNERS, time=_TIMES, target=_NAMES
+)
+_FIFOS = st.builds(partial(Node, tarfile.FIFOTYPE, 0o600), owner=_OWNERS, time=_TIMES)
 _DELETIONS = st.just(Node(_WHITEOUT, 0))
 
 
@@ -140,16 +133,8 @@ def _packed(tree: Node, place: Path) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "top", tree, {})
-    options = (
-        *UNCOMPRESSED_TABLES,
-        "-comp",
-        "zstd",
-        "-b",
-        str(BLOCK_SIZE),
-        "-no-progress",
-        *_SMALL,
-    )
-    words = ["sqfstar", *options, "-exports", str(place)]
+    options = f"-comp zstd -b {BLOCK_SIZE} -no-progress -exports".split()
+    words = ["sqfstar", *UNCOMPRESSED_TABLES, *options, *_SMALL, str(place)]
     subprocess.run(words, input=stream.getvalue(), check=True, capture_output=True)
     return place.read_bytes()
 
@@ -191,9 +176,8 @@ def _attributes(image: Path, place: Path) -> dict[str, bytes]:
     attributes = {}
     for path in place.rglob("*"):
         with suppress(OSError):
-            attributes[str(path.relative_to(place))] = os.getxattr(
-                path, "user.note", follow_symlinks=False
-            )
+            attribute = os.getxattr(path, "user.note", follow_symlinks=False)
+            attributes[str(path.relative_to(place))] = attribute
     return attributes
 
 
