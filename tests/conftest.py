@@ -15,7 +15,7 @@ from _pytest.terminal import TerminalReporter
 pytest_plugins = [
     *"tests.cluster.image_fixtures tests.cluster.cluster_fixtures".split(),
     *"tests.cluster.engine_fixtures tests.cluster.docked_fixtures".split(),
-    *"tests.cluster.podman_fixtures tests.cluster.runtime_fixtures".split(),
+    "tests.cluster.runtime_fixtures",
     "tests.cluster.standins",
     "tests.unit.run_fixtures",
     "tests.unit.workshop_fixtures",

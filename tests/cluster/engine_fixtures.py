@@ -17,9 +17,8 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +38,6 @@ class Daemon:
     """A program that serves until it is ended."""
 
     process: subprocess.Popen[bytes]
-    log: Path
 
     def end(self, *, seconds: float = 30) -> None:
         """Ask it to end, and make it end when it does not."""
@@ -52,14 +50,16 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class Service:
-    """What builds images and runs containers, Docker's engine or podman's service.
+class TestEngine:
+    """An engine of Docker's, which builds images and runs containers.
 
     Attributes:
         address: for ``DOCKER_HOST``.
         directory: where it keeps everything.
         daemon: the process.
     """
+
+    __test__ = False
 
     address: str
     directory: Path
@@ -72,44 +72,23 @@ class Service:
     def end(self) -> None:
         """End it, and what it leaves behind: steps of builds, and containers, which go on without it."""
         self.daemon.end()
-        for pid in processes_in(self.directory):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if str(self.directory) in (entry / "mountinfo").read_text().split("\n", 1)[0]:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
-    @abstractmethod
     def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
-        """What its own client says."""
+        """What the client that came with the engine says; another may be before it on the PATH."""
+        program = shutil.which("docker", path="/usr/bin:/usr/local/bin")
+        assert program, "docker is missing: toolkit setup --with tests"
+        env = {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"}
+        done = subprocess.run([program, *words], env=env, input=input, capture_output=True)
+        assert not check or done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
 
-    @abstractmethod
     def containers(self) -> list[str]:
         """The names of all containers that there are."""
-
-
-class TestEngine(Service):
-    """An engine of Docker's."""
-
-    __test__ = False
-
-    def client(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
-        """What Debian's own client says."""
-        return said_by(
-            [docker_program(), *words],
-            {**os.environ, **self.environment, "DOCKER_BUILDKIT": "1"},
-            input,
-            check=check,
-        )
-
-    def containers(self) -> list[str]:
         return self.client("ps", "--all", "--format", "{{.Names}}").split()
-
-
-def said_by(
-    argv: list[str], environment: dict[str, str], input: bytes | None, *, check: bool
-) -> str:
-    """What a client says."""
-    done = subprocess.run(argv, env=environment, input=input, capture_output=True, check=False)
-    assert not check or done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().strip()
 
 
 @dataclass(frozen=True)
@@ -119,8 +98,6 @@ class TestRegistry:
     __test__ = False
 
     name: str
-    directory: Path
-    daemon: Daemon
 
     def login(self, home: Path) -> None:
         """Put the right login into the Docker configuration of a home directory."""
@@ -131,15 +108,8 @@ class TestRegistry:
         )
 
 
-def docker_program() -> str:
-    """The client that came with the engine; another may be before it on the PATH."""
-    found = shutil.which("docker", path="/usr/bin:/usr/local/bin")
-    assert found, "docker is missing: toolkit setup --with tests"
-    return found
-
-
-def start(argv: list[str], directory: Path, name: str) -> Daemon:
-    """Start a daemon that ends with us, whatever ends us."""
+def start(argv: list[str], directory: Path, name: str, answers: Callable[[], object]) -> Daemon:
+    """Start a daemon that ends with us, whatever ends us, and wait until it answers."""
     log = directory / f"{name}.log"
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -150,41 +120,24 @@ def start(argv: list[str], directory: Path, name: str) -> Daemon:
             env={"PATH": _PATH, "HOME": str(directory), "TMPDIR": str(directory)},
             start_new_session=True,
         )
-    return Daemon(process, log)
+    wait_for(lambda: process.poll() is not None or answers(), f"{name} to answer")
+    assert process.poll() is None, log.read_text()[-3000:]
+    return Daemon(process)
 
 
 def start_engine(directory: Path) -> TestEngine:
-    """An engine with its data in ``directory``, which may hold that of one before it."""
+    """An engine with its data in ``directory``."""
     sock = directory / "docker.sock"
-    sock.unlink(missing_ok=True)
-    (directory / "docker.pid").unlink(missing_ok=True)
-    options = [
-        "--data-root",
-        str(directory / "data"),
-        "--exec-root",
-        str(directory / "exec"),
-        "--pidfile",
-        str(directory / "docker.pid"),
-    ]
-    options += [
-        "-H",
-        f"unix://{sock}",
-        "--storage-driver",
-        "overlay2" if overlays(directory) else "vfs",
-    ]
-    options += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
-    options += [
-        *"--bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --log-level warn".split()
-    ]
+    places = {"--data-root": "data", "--exec-root": "exec", "--pidfile": "docker.pid"}
+    options = [word for option, name in places.items() for word in (option, str(directory / name))]
+    options += ["-H", f"unix://{sock}"]
+    options += ["--storage-driver", "overlay2" if overlays(directory) else "vfs"]
+    options += "--exec-opt native.cgroupdriver=cgroupfs --bridge=none --iptables=false".split()
+    options += "--ip6tables=false --ip-forward=false --ip-masq=false --log-level warn".split()
     # The data is mounted on itself, privately: what containers mount there is gone with the last
     # process of it.
-    daemon = start(
-        ["unshare", "--mount", "--propagation", "private", "dockerd", *options],
-        directory,
-        "dockerd",
-    )
-    wait_for(lambda: daemon.process.poll() is not None or answers(sock), "the engine to answer")
-    assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
+    apart = "unshare --mount --propagation private dockerd".split()
+    daemon = start([*apart, *options], directory, "dockerd", lambda: answers(sock))
     return TestEngine(f"unix://{sock}", directory, daemon)
 
 
@@ -193,10 +146,9 @@ def overlays(directory: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=directory) as name:
         for part in ("lower", "upper", "work", "at"):
             Path(name, part).mkdir()
-        script = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/at"'
-        tried = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", script, "sh", name], capture_output=True, check=False
-        )
+        options = f"lowerdir={name}/lower,upperdir={name}/upper,workdir={name}/work"
+        words = "unshare --mount mount -t overlay overlay -o".split()
+        tried = subprocess.run([*words, options, f"{name}/at"], capture_output=True)
     return tried.returncode == 0
 
 
@@ -219,12 +171,7 @@ def engine_directory() -> Iterator[Path]:
     directory.chmod(0o711)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
-    mounts = [
-        line
-        for line in Path("/proc/self/mounts").read_text().splitlines()
-        if str(directory) in line
-    ]
-    assert not mounts, mounts
+    assert str(directory) not in Path("/proc/self/mounts").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -235,12 +182,8 @@ def cgroups() -> Iterator[None]:
         return
     root = Path("/sys/fs/cgroup")
     subprocess.run(["mount", "-t", "tmpfs", "cgroup", root], check=True)
-    fields = [
-        line.split()
-        for line in Path("/proc/cgroups").read_text().splitlines()
-        if not line.startswith("#")
-    ]
-    for name in (field[0] for field in fields if field[3] == "1"):
+    rows = [line.split() for line in Path("/proc/cgroups").read_text().splitlines()[1:]]
+    for name in (name for name, _, _, is_enabled in rows if is_enabled == "1"):
         (root / name).mkdir()
         subprocess.run(["mount", "-t", "cgroup", "-o", name, "cgroup", root / name], check=False)
     yield
@@ -268,26 +211,20 @@ def _registry(directory: Path, *, guarded: bool) -> Iterator[TestRegistry]:
     (directory / "htpasswd").write_text(_HTPASSWD)
     guard = f"auth: {{htpasswd: {{realm: tests, path: {directory}/htpasswd}}}}\n" if guarded else ""
     (directory / "registry.yml").write_text(
-        f"version: 0.1\nlog: {{level: warn}}\nstorage:\n  filesystem: {{rootdirectory: {directory}/data}}\n  delete: {{enabled: true}}\n"
+        f"version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
         f'http: {{addr: "127.0.0.1:{port}"}}\n{guard}'
     )
-    daemon = start(
-        ["docker-registry", "serve", str(directory / "registry.yml")], directory, "registry"
-    )
-    registry = TestRegistry(f"localhost:{port}", directory, daemon)
-    wait_for(
-        lambda: daemon.process.poll() is not None or _serves(registry), "the registry to answer"
-    )
-    assert daemon.process.poll() is None, daemon.log.read_text()[-3000:]
-    yield registry
+    name = f"localhost:{port}"
+    words = ["docker-registry", "serve", str(directory / "registry.yml")]
+    daemon = start(words, directory, "registry", lambda: _serves(name))
+    yield TestRegistry(name)
     daemon.end()
 
 
-def _serves(registry: TestRegistry) -> bool:
+def _serves(registry: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            f"http://{registry.name}/v2/", timeout=3
-        ).close()
+        opener.open(f"http://{registry}/v2/", timeout=3).close()
     except urllib.error.HTTPError as error:
         return error.code == 401
     except OSError:
@@ -307,25 +244,6 @@ def guarded_registry(engine_directory: Path) -> Iterator[TestRegistry]:
     yield from _registry(engine_directory / "guarded", guarded=True)
 
 
-@contextmanager
-def engine_in(directory: Path) -> Iterator[TestEngine]:
-    """An engine for one test, which may end and start it as it likes; nothing of it is left."""
-    directory.mkdir(exist_ok=True)
-    engine = start_engine(directory)
-    try:
-        yield engine
-    finally:
-        engine.end()
-
-
-def processes_in(directory: Path) -> Iterator[int]:
-    """The processes whose root is below a directory: steps of builds and containers, which outlive the engine that began them."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if str(directory) in (entry / "mountinfo").read_text().split("\n", 1)[0]:
-                yield int(entry.name)
-
-
 @pytest.fixture(scope="session")
 def tiny_reference(docker_engine: TestEngine, registry: TestRegistry, tiny_base: str) -> str:
     """A handful of programs as an image in the registry, under the name of another registry that stands for it: a recipe's base."""
@@ -335,9 +253,8 @@ def tiny_reference(docker_engine: TestEngine, registry: TestRegistry, tiny_base:
 
 def put_tiny(engine: TestEngine, tiny_base: str, name: str) -> None:
     """Make an image of the directory ``tiny_base``, and push it."""
-    packed = subprocess.run(
-        ["tar", "-C", tiny_base, "-c", "."], capture_output=True, check=True
-    ).stdout
+    argv = ["tar", "-C", tiny_base, "-c", "."]
+    packed = subprocess.run(argv, capture_output=True, check=True).stdout
     said = 'org.opencontainers.image.description="stand-in: a handful of programs for tests"'
     engine.client(
         "import", "--change", f"LABEL {said}", "--change", "ENV PATH=/bin", "-", name, input=packed

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,17 @@ import pytest
 
 from tests.cluster.ordinary_user import becoming, change_accounts
 from tests.cluster.ranks import wait_for
+from toolkit.images.sif.header import PARTITION
+from toolkit.images.store.diff import parse_listing
+from toolkit.images.store.sif_files import read_descriptors
 from toolkit.images.store.store import manifest_of
 from toolkit.model.base import to_json
 
 # The tests' own store, never the user's. It stays, so that the second run need not build.
 IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
-_PROGRAMS = tuple(
-    "sh cat grep id mkdir sleep env find rm ls chown printf test true date xargs nproc".split()
-)
+_PROGRAMS = "sh cat grep id mkdir sleep env find rm ls chown printf test true date xargs nproc"
+_DIRECTORIES = "bin etc/dpkg/dpkg.cfg.d etc/apt proc sys dev tmp root home mnt opt var/tmp var/log"
 # Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells
 # what it was given to install.
 _FAKES = {
@@ -98,11 +100,9 @@ def tiny_base() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="toolkit-test-base-", dir="/var/tmp") as name:
         base = Path(name)
         base.chmod(0o755)
-        for directory in (
-            *"bin etc/dpkg/dpkg.cfg.d etc/apt proc sys dev tmp root home mnt opt var/tmp var/log".split(),
-        ):
+        for directory in _DIRECTORIES.split():
             (base / directory).mkdir(parents=True)
-        for program in _PROGRAMS:
+        for program in _PROGRAMS.split():
             copy_program(program, base)
         for program, script in _FAKES.items():
             (base / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
@@ -120,10 +120,12 @@ def copy_program(program: str, base: Path) -> None:
     found = shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")
     assert found, program
     shutil.copy(found, base / "bin" / program)
-    for library in re.findall(
-        r"(/\S+)",
-        subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout,
-    ):
+    copy_libraries(found, base)
+
+
+def copy_libraries(program: str | Path, base: Path) -> None:
+    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    for library in re.findall(r"(/\S+)", said):
         target = base / library.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
@@ -143,13 +145,27 @@ class Tiny:
     def images(self) -> Path:
         return self.place / "images"
 
-    def recipe(self, *commands: str, checks: str = "", more: str = "", name: str = "tiny") -> Path:
+    @property
+    def sif(self) -> Path:
+        return self.images / "tiny.sif"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return manifest_in(self.sif)
+
+    def begins(self) -> str:
+        """What a recipe says of its base."""
+        return f'kind = "localimage"\npath = "{self.base}"'
+
+    def recipe(
+        self, *commands: str, checks: str = "", more: str = "", name: str = "tiny", base: str = ""
+    ) -> Path:
         """Write a recipe with one step, called `act`."""
         path = self.place / f"{name}.toml"
-        lines = "".join(f"    {quoted(command)},\n" for command in commands)
+        lines = json.dumps(commands, ensure_ascii=False)
         path.write_text(
-            f'summary = "tiny"\n[base]\nkind = "localimage"\npath = "{self.base}"\n[space]\nimage = 10\nbuild = 50\n'
-            f'[[steps]]\nblock = "run"\nname = "act"\ncommands = [\n{lines}]\nchecks = {{{checks}}}\n{more}'
+            f'summary = "tiny"\n[base]\n{base or self.begins()}\n[space]\nimage = 10\nbuild = 50\n'
+            f'[[steps]]\nblock = "run"\nname = "act"\ncommands = {lines}\nchecks = {{{checks}}}\n{more}'
         )
         return path
 
@@ -182,20 +198,21 @@ class Tiny:
 
     def inside(self, *argv: str) -> str:
         """What a program in the image says."""
-        command = [
-            *self.become,
-            *"apptainer --silent exec --containall".split(),
-            str(self.images / "tiny.sif"),
-            *argv,
-        ]
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("APPTAINER", "SINGULARITY"))
+        words = "apptainer --silent exec --containall".split()
+        command = [*self.become, *words, str(self.sif), *argv]
+        return subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+
+    def built(self, recipe: Path, *options: str) -> dict[str, str]:
+        """Build, and return what became of each step."""
+        done = self.run("build", recipe, *options)
+        assert done.returncode == 0, done.stderr
+        return outcomes(done.stderr)
+
+    def files(self) -> dict[str, str]:
+        """Mode, owner, size and link of everything in the image, as no container shows it."""
+        return {
+            path: entry.facts for path, entry in parse_listing(unsquashfs(self.sif, "-lln")).items()
         }
-        return subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, check=True
-        ).stdout
 
     def started(self, *arguments: object, until: str) -> subprocess.Popen[str]:
         """A build that has come to where its log says `until`."""
@@ -223,64 +240,75 @@ class Tiny:
                 os.kill(pid, signal.SIGKILL)
 
     def _running(self) -> dict[int, str]:
-        found = {}
+        place, found = str(self.place).encode(), {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                line, environment = (
-                    (entry / "cmdline").read_bytes(),
-                    (entry / "environ").read_bytes(),
-                )
+                line = (entry / "cmdline").read_bytes()
+                known = line + (entry / "environ").read_bytes()
                 # Steps of a build in layers know nothing of the store but what is mounted for them
                 # alone.
-                is_apart = (entry / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
-                mounts = (entry / "mountinfo").read_bytes() if is_apart else b""
+                if (entry / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
+                    known += (entry / "mountinfo").read_bytes()
             except OSError:
                 continue  # it has ended meanwhile
-            if (
-                str(self.place).encode() in line + environment + mounts
-                and int(entry.name) != os.getpid()
-            ):
+            if place in known and int(entry.name) != os.getpid():
                 found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
         return found
 
-    def ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What ``newuidmap`` and ``newgidmap`` are told for the user of this store."""
-        name = (
-            self.become[self.become.index("--reuid") + 1]
-            if self.become
-            else pwd.getpwuid(os.geteuid()).pw_name
-        )
-        user = pwd.getpwnam(name)
-        found = []
-        for file, own in (("/etc/subuid", user.pw_uid), ("/etc/subgid", user.pw_gid)):
-            rows = [
-                line.split(":")
-                for line in Path(file).read_text().splitlines()
-                if line.startswith(f"{name}:")
-            ]
-            found.append((0, own, 1, 1, int(rows[0][1]), int(rows[0][2])))
-        return found[0], found[1]
-
-    def mounts(self) -> list[str]:
-        return [
-            line
-            for line in Path("/proc/self/mounts").read_text().splitlines()
-            if str(self.place) in line
-        ]
+    def idle(self) -> None:
+        """Wait until nothing works for this store; nothing is mounted in it then."""
+        wait_for(lambda: not self.processes(), f"the end of {self.processes()}")
+        assert str(self.place) not in Path("/proc/self/mounts").read_text()
 
     def left(self) -> list[str]:
         """What a store holds that is no lock and no cache."""
-        return sorted(
-            path.name
-            for path in self.images.iterdir()
-            if path.suffix != ".lock" and path.name != ".cache"
-        )
+        names = (path.name for path in self.images.iterdir())
+        return sorted(name for name in names if not name.endswith((".lock", ".cache")))
 
 
-def quoted(text: str) -> str:
-    """A basic string of TOML."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def steps(*named: tuple[str, str]) -> str:
+    """Further steps of a recipe: a name and a command each."""
+    step = '[[steps]]\nblock = "run"\nname = "{}"\ncommands = [{}]\n'
+    return "".join(step.format(name, json.dumps(command)) for name, command in named)
+
+
+def outcomes(stderr: str) -> dict[str, str]:
+    """What became of each step: done, kept, failed."""
+    rows = re.finditer(r"^(\S+) .* (done|kept|failed|stopped) +\d+:\d\d$", stderr, re.MULTILINE)
+    return {found[1]: found[2] for found in rows}
+
+
+def unsquashfs(image: Path, *options: str, name: str = "") -> str:
+    """What `unsquashfs` says of the file system of an image, or of a file in it."""
+    (system,) = (one for one in read_descriptors(image) if one.data_type == PARTITION)
+    words = ["unsquashfs", *options, "-offset", str(system.offset), str(image)]
+    words += [name] if name else []
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def key(directory: Path, kind: str, *guard: str) -> Path:
+    """Make a private key, and its public part beside it if it is not guarded."""
+    made = {"ec": "-algorithm EC -pkeyopt ec_paramgen_curve:P-256", "ed": "-algorithm ed25519"}
+    private, public = directory / f"{kind}.pem", directory / f"{kind}.pub"
+    words = ["openssl", "genpkey", *made[kind].split(), *guard, "-out", str(private)]
+    subprocess.run(words, check=True, capture_output=True)
+    if not guard:
+        words = ["openssl", "pkey", "-in", str(private), "-pubout", "-out", str(public)]
+        subprocess.run(words, check=True)
+    return private
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[None]:
+    """Mount a file system of this size on an empty directory; root can."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    options = ("-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs")
+    subprocess.run(["mount", *options, place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def command_lines() -> set[bytes]:
@@ -305,11 +333,8 @@ def built_store(tiny_base: str) -> Iterator[Tiny]:
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
         store = Tiny(Path(name), tiny_base)
         store.images.mkdir()
-        recipe = store.recipe(
-            "echo hello > /hello", "echo old > /greeting", checks='greeting = "true"'
-        )
-        done = store.run("build", recipe)
-        assert done.returncode == 0, done.stderr
+        commands = ("echo hello > /hello", "echo old > /greeting")
+        store.built(store.recipe(*commands, checks='greeting = "true"'))
         yield store
 
 
@@ -327,14 +352,10 @@ def tidied(store: Tiny) -> Iterator[Tiny]:
         yield store
     finally:
         for entry in Path("/proc").glob("[0-9]*"):  # nothing of a failed test goes on
-            try:
-                if (
-                    str(store.place).encode() in (entry / "environ").read_bytes()
-                    and int(entry.name) != os.getpid()
-                ):
+            with suppress(OSError):
+                is_its = str(store.place).encode() in (entry / "environ").read_bytes()
+                if is_its and int(entry.name) != os.getpid():
                     os.kill(int(entry.name), signal.SIGKILL)
-            except OSError:
-                continue
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.image_fixtures import Tiny
-from tests.cluster.test_image_layered import steps, tree
+from tests.cluster.image_fixtures import Tiny, steps
 
 # Of the runtime, not of the image.
 RUNTIME = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "PS1", "TERM", "PWD", "HOME")
@@ -34,70 +33,55 @@ From: {base}
 """
 
 
-def _own(store: Tiny, place: Path) -> str:
+def _own(store: Tiny) -> str:
     """An image of ours, in layers."""
     path = '[[steps]]\nblock = "env"\nvariables = { PATH = "/opt/base/bin:/usr/sbin:/usr/bin:/sbin:/bin" }\n'
-    done = store.run("build", store.recipe("true", more=OURS + path, name="under"))
-    assert done.returncode == 0, done.stderr
-    del place
+    store.built(store.recipe("true", more=OURS + path, name="under"))
     return f'kind = "localimage"\npath = "{store.images}/under.sif"'
 
 
-def _foreign(store: Tiny, place: Path, labels: str = "") -> str:
+def _foreign(store: Tiny, labels: str = "") -> str:
     """An image that Apptainer built from a definition of somebody's."""
-    (place / "base.def").write_text(FOREIGN.format(base=store.base, labels=labels))
-    command = ["apptainer", "build", str(place / "base.sif"), str(place / "base.def")]
-    subprocess.run(command, check=True, capture_output=True)
-    (place / "base.sif").chmod(0o644)
-    return f'kind = "localimage"\npath = "{place}/base.sif"'
+    definition, image = store.place / "base.def", store.place / "base.sif"
+    definition.write_text(FOREIGN.format(base=store.base, labels=labels))
+    subprocess.run(["apptainer", "build", image, definition], check=True, capture_output=True)
+    image.chmod(0o644)
+    return f'kind = "localimage"\npath = "{image}"'
 
 
-def _labelled(store: Tiny, place: Path) -> str:
-    return _foreign(store, place, "\n%labels\n    toolkit.recipe other\n    of.the.base yes\n")
+def _labelled(store: Tiny) -> str:
+    return _foreign(store, "\n%labels\n    toolkit.recipe other\n    of.the.base yes\n")
 
 
-def _docker(store: Tiny, place: Path) -> str:
+def _docker(store: Tiny) -> str:
     """An image as `docker save` writes it."""
-    root = place / "root"
-    shutil.copytree(store.base, root, symlinks=True)
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as packed:
-        packed.add(root, ".")
-    environment = [
-        "PATH=/opt/base/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "OF_THE_BASE=a b",
-        "TWICE=base",
-    ]
+        packed.add(store.base, ".")
+    path = "PATH=/opt/base/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    digest = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
     config = {
-        **{"architecture": "amd64", "os": "linux", "config": {"Env": environment}},
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"],
-        },
+        **{"architecture": "amd64", "os": "linux"},
+        "config": {"Env": [path, "OF_THE_BASE=a b", "TWICE=base"]},
+        "rootfs": {"type": "layers", "diff_ids": [digest]},
     }
     manifest = [{"Config": "config.json", "RepoTags": ["base:1"], "Layers": ["layer.tar"]}]
-    with tarfile.open(place / "base.tar", "w") as archive:
-        for name, data in (
-            ("config.json", json.dumps(config).encode()),
-            ("layer.tar", layer.getvalue()),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "layer.tar": layer.getvalue(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    saved = store.place / "base.tar"
+    with tarfile.open(saved, "w") as archive:
+        for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    return f'kind = "docker"\nimage = "example.com/base:1"\narchive = "docker-archive:{place}/base.tar"'
+    return f'kind = "docker"\nimage = "example.com/base:1"\narchive = "docker-archive:{saved}"'
 
 
-KINDS = {"own": _own, "foreign": _foreign, "labelled": _labelled, "docker": _docker}
-
-
-@pytest.fixture
-def store(tiny: Tiny) -> Tiny:
-    return _greeting(tiny)
-
-
-def _greeting(store: Tiny) -> Tiny:
-    """A store whose base has a program in a directory of its own."""
+def greeting(store: Tiny) -> Tiny:
+    """Give the base of a store a program in a directory of its own."""
     base = store.place / "greeting"
     shutil.copytree(store.base, base, symlinks=True)
     (base / "opt/base/bin").mkdir(parents=True)
@@ -107,96 +91,72 @@ def _greeting(store: Tiny) -> Tiny:
     return store
 
 
-def recipe_on(store: Tiny, base: str, *commands: str, more: str = "") -> Path:
-    path = store.recipe(*commands, more=more)
-    text = path.read_text()
-    old = text[text.index("kind = ") : text.index("\n[space]")]
-    path.write_text(text.replace(old, base))
-    return path
+def said(image: Path, *words: str) -> list[str]:
+    """What a user of the image gets from a program."""
+    command = ["apptainer", "--silent", "exec", "--cleanenv", str(image), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def variables(image: Path) -> dict[str, str]:
-    """The variables that a user gets."""
-    said = subprocess.run(
-        ["apptainer", "--silent", "exec", "--cleanenv", image, "/bin/env"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    pairs = (line.partition("=")[::2] for line in said.splitlines() if "=" in line)
+    pairs = (line.partition("=")[::2] for line in said(image, "/bin/env") if "=" in line)
     return {name: value for name, value in pairs if not name.startswith(RUNTIME)}
 
 
-def scripts(image: Path) -> list[str]:
-    """The lines that set the variables."""
-    command = "cat /.singularity.d/env/10-docker*.sh /.singularity.d/env/90-environment.sh 2>/dev/null; true"
-    said = subprocess.run(
-        ["apptainer", "--silent", "exec", image, "/bin/sh", "-c", command],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return [line.strip() for line in said.splitlines() if line.strip()]
+# What sets the variables.
+SCRIPTS = (
+    "cat /.singularity.d/env/10-docker*.sh /.singularity.d/env/90-environment.sh 2>/dev/null; true"
+)
+# What Apptainer binds into a flat build, and what says when and how an image was built.
+OTHERS = ("/.singularity.d/", "/tmp", "/var/tmp")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_image_has_what_its_base_has_in_layers_and_flat(store, kind):
-    has_what_its_base_has(store, kind)
-
-
-def test_an_ordinary_user_builds_on_an_image_of_docker(users_tiny):
-    has_what_its_base_has(_greeting(users_tiny), "docker")
-
-
-def has_what_its_base_has(store: Tiny, kind: str) -> None:
-    base = KINDS[kind](store, store.place)
+@pytest.mark.parametrize(
+    ("which", "kind"),
+    [("tiny", _own), ("tiny", _labelled), ("tiny", _docker), ("users_tiny", _docker)],
+)
+def test_an_image_has_what_its_base_has_in_layers_and_flat(which, kind, request):
+    store = greeting(request.getfixturevalue(which))
     greeted = 'hello > /greeted; echo "$TWICE" >> /greeted'
-    recipe = recipe_on(store, base, greeted, more=MINE + steps(("second", "hello > /second")))
-    seen: dict[str, tuple[object, ...]] = {}
-    for how in ("layers", "flat"):
-        done = store.run("build", recipe, "--force", *(("--flat",) if how == "flat" else ()))
-        assert done.returncode == 0, done.stderr
-        image = store.images / "tiny.sif"
-        told = variables(image)
+    more = MINE + steps(("second", "hello > /second"))
+    recipe = store.recipe(greeted, more=more, base=kind(store))
+    seen = []
+    for options in ((), ("--force", "--flat")):
+        store.built(recipe, *options)
+        told = variables(store.sif)
         assert told["OF_THE_BASE"] == "a b"
         assert told["MINE"] == '$1 "x"'
         assert told["TWICE"] == "mine", "the recipe's variables come last"
         assert "/opt/base/bin" in told["PATH"].split(":")
         assert store.inside("/bin/cat", "/greeted", "/second") == "hello a b\nbase\nhello a b\n"
         files = {
-            name: facts
-            for name, facts in tree(store).items()
-            # Apptainer binds these into a flat build.
-            if not name.startswith(("./.singularity.d/", "./tmp", "./var/tmp"))
+            name: facts for name, facts in store.files().items() if not name.startswith(OTHERS)
         }
-        seen[how] = (told, scripts(image), files)
-    assert seen["layers"] == seen["flat"]
+        seen.append((told, said(store.sif, "/bin/sh", "-c", SCRIPTS), files))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(
-    ("kind", "command", "how"),
+    ("kind", "command", "options"),
     [
-        ("foreign", ": > /.singularity.d/env/90-environment.sh", "--flat"),
-        ("docker", "rm /.singularity.d/env/10-docker2singularity.sh", "--force"),
+        (_foreign, ": > /.singularity.d/env/90-environment.sh", ("--flat",)),
+        (_docker, "rm /.singularity.d/env/10-docker2singularity.sh", ()),
     ],
 )
-def test_an_image_whose_variables_were_lost_fails_its_build(tiny, kind, command, how):
-    _greeting(tiny)
-    recipe = recipe_on(tiny, KINDS[kind](tiny, tiny.place), command, more=MINE)
-    done = tiny.run("build", recipe, how)
+def test_an_image_whose_variables_were_lost_fails_its_build(tiny, kind, command, options):
+    base = kind(greeting(tiny))
+    done = tiny.run("build", tiny.recipe(command, more=MINE, base=base), *options)
     assert done.returncode == 74, done.stderr
     assert "the variable OF_THE_BASE is not set" in done.stderr
     assert "PATH lacks /opt/base/bin" in done.stderr
-    assert not (tiny.images / "tiny.sif").exists()
-    assert (tiny.images / "tiny.failed.log").exists()
+    assert tiny.left() == ["tiny.failed.log"]
 
 
-@pytest.mark.parametrize("how", ["--force", "--flat"])
-def test_an_image_that_only_root_can_use_fails_its_build(tiny, how):
+@pytest.mark.parametrize("options", [(), ("--flat",)])
+def test_an_image_that_only_root_can_use_fails_its_build(tiny, options):
     """Its steps run as root, whom no mode keeps from anything; its users are others."""
-    _greeting(tiny)
-    Path(tiny.base, "bin/cat").chmod(0o700)
-    done = tiny.run("build", recipe_on(tiny, _foreign(tiny, tiny.place), "true", more=MINE), how)
+    Path(greeting(tiny).base, "bin/cat").chmod(0o700)
+    done = tiny.run("build", tiny.recipe("true", more=MINE, base=_foreign(tiny)), *options)
     assert done.returncode == 74, done.stderr
     assert "the image could not list its variables" in done.stderr
-    assert not (tiny.images / "tiny.sif").exists()
+    assert tiny.left() == ["tiny.failed.log"]

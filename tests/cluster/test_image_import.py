@@ -101,7 +101,7 @@ def importing_base(
 def store(
     docker_engine: TestEngine, registry: TestRegistry, importing_base: str
 ) -> Iterator[Docked]:
-    with store_of(docker_engine.environment, registry, importing_base) as made:
+    with store_of(docker_engine, registry, importing_base) as made:
         yield made
 
 
@@ -210,7 +210,7 @@ def debian_store(
     docker_engine: TestEngine, registry: TestRegistry, debian: str
 ) -> Iterator[Docked]:
     """One store for all of them: the base is fetched once."""
-    with store_of(docker_engine.environment, registry, debian) as made:
+    with store_of(docker_engine, registry, debian) as made:
         made.extra["TOOLKIT_REGISTRIES"] = f"docker.io={registry.name}"
         yield made
 

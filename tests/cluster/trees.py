@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.cluster.engine_fixtures import TestEngine
+from tests.cluster.image_fixtures import unsquashfs
 
 # Directories and files of the engines, and what has the time or chance in it.
 _OWN = re.compile(
@@ -21,38 +22,32 @@ _OWN = re.compile(
 _OF_ENGINES = re.compile(
     r"(APPTAINER|SINGULARITY)_|(PROMPT_COMMAND|PS1|HOME|HOSTNAME|PWD|SHLVL|_|TERM|OLDPWD|USER_PATH)\Z"
 )
-_USUAL = (
-    "",
-    *"/.singularity.d/libs /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin".split(),
-    "/sbin",
-)
+_USUAL = ":/.singularity.d/libs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin".split(":")
 Entry = tuple[str, int, int, int, str]
 
 
 def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
-    kind = "link" if member.issym() else "dir" if member.isdir() else "file"
     if member.issym():
-        return kind, 0o777, member.uid, member.gid, member.linkname
-    stream = (
-        archive.extractfile(member) if not member.isdir() else None
-    )  # of a hard link, the file's
+        return "link", 0o777, member.uid, member.gid, member.linkname
+    # Of a hard link, the file's.
+    stream = archive.extractfile(member) if not member.isdir() else None
     data = stream.read() if stream else b""
     if member.name.endswith(("etc/shadow", "etc/shadow-")):
-        data = re.sub(
-            rb":\d+:", b"::", data
-        )  # the day of a password, which in our builds is that of SOURCE_DATE_EPOCH
+        # The day of a password, which in our builds is that of SOURCE_DATE_EPOCH.
+        data = re.sub(rb":\d+:", b"::", data)
     shown = repr(data) if len(data) < 200 else hashlib.sha256(data).hexdigest()
+    kind = "dir" if member.isdir() else "file"
     return kind, member.mode & 0o7777, member.uid, member.gid, shown
 
 
 def _tree(data: bytes) -> dict[str, Entry]:
+    found = {}
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        members = [(member.name.removeprefix("./").strip("/"), member) for member in archive]
-        return {
-            name: _entry(member, archive)
-            for name, member in members
-            if name not in ("", ".") and not _OWN.match(name)
-        }
+        for member in archive:
+            name = member.name.removeprefix("./").strip("/")
+            if name not in ("", ".") and not _OWN.match(name):
+                found[name] = _entry(member, archive)
+    return found
 
 
 def docker_tree(engine: TestEngine, image: str) -> dict[str, Entry]:
@@ -68,48 +63,26 @@ def docker_tree(engine: TestEngine, image: str) -> dict[str, Entry]:
 
 def sif_tree(sif: Path) -> dict[str, Entry]:
     """Everything in the file system of a SIF."""
-    listed = subprocess.run(
-        ["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True
-    ).stdout
-    number = next(
-        line.split("|")[0].strip()
-        for line in listed.splitlines()
-        if "FS (Squashfs/*System/" in line
-    )
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        with Path(place, "part").open("wb") as part:
-            subprocess.run(["apptainer", "sif", "dump", number, sif], stdout=part, check=True)
-        subprocess.run(
-            ["unsquashfs", "-q", "-n", "-d", f"{place}/root", f"{place}/part"],
-            check=True,
-            capture_output=True,
-        )
-        return _tree(
-            subprocess.run(
-                ["tar", "--numeric-owner", "-C", f"{place}/root", "-c", "."],
-                capture_output=True,
-                check=True,
-            ).stdout
-        )
+        unsquashfs(sif, "-q", "-n", "-d", f"{place}/root")
+        words = ["tar", "--numeric-owner", "-C", f"{place}/root", "-c", "."]
+        return _tree(subprocess.run(words, capture_output=True, check=True).stdout)
 
 
 def environment_of(sif: Path) -> dict[str, str]:
     """The environment that Apptainer gives the image's programs."""
     words = [*"apptainer --silent exec --cleanenv --containall --no-home".split(), str(sif), "env"]
-    return programs_environment(
-        subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout
-    )
+    said = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout
+    return programs_environment(said)
 
 
 def programs_environment(said: str) -> dict[str, str]:
     """What `env` said, without what engines set themselves."""
     found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    # Apptainer puts directories behind those of every image, and names a locale where there is
-    # none.
+    # Apptainer puts directories behind those of every image, and names a locale if none is set.
     for name in ("PATH", "LD_LIBRARY_PATH"):
-        found[name] = ":".join(
-            part for part in found.get(name, "").split(":") if part not in _USUAL
-        )
+        parts = found.get(name, "").split(":")
+        found[name] = ":".join(part for part in parts if part not in _USUAL)
     if found.get("LANG") == "C":
         del found["LANG"]
     return {name: value for name, value in found.items() if not _OF_ENGINES.match(name)}
