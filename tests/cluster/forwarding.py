@@ -8,36 +8,30 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 LONG = 120.0  # seconds that nothing here takes
+TOOLKIT = (sys.executable, "-m", "toolkit")
+# A program that connects to a socket.
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
 class Forward:
     """`toolkit forward` or `toolkit notebook`, once it has printed the way in."""
 
     def __init__(
-        self,
-        cwd: Path,
-        env: Mapping[str, str],
-        *arguments: str,
-        command: Sequence[str] = (sys.executable, "-m", "toolkit"),
+        self, cwd: Path, env: Mapping[str, str], *arguments: str, command: Sequence[str] = TOOLKIT
     ) -> None:
         self.messages = cwd / f"{arguments[0]}-{time.monotonic_ns()}.err"
+        words, (nothing, pipe) = (*command, *arguments, "--json"), (DEVNULL, PIPE)
         with self.messages.open("w") as stream:
-            self.process = subprocess.Popen(
-                (*command, *arguments, "--json"),
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
+            self.process = Popen(
+                words, cwd=cwd, env=env, stdin=nothing, stdout=pipe, stderr=stream, text=True
             )
         self.entry: dict[str, Any] = json.loads(self._first())
         self.socket = Path(re.search(r"-L \d+:(\S+) ", self.entry["ssh"] + " ")[1])  # type: ignore[index]
@@ -61,15 +55,16 @@ class Forward:
 
     def get(self, path: str = "/", token: str = "", *, verb: str = "GET", most: int = 0) -> str:
         """The answer to a request, or its first bytes."""
-        header = f"Authorization: token {token}\r\n" if token else ""
         body = "{}" if verb == "POST" else ""
-        request = (
-            f"{verb} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{header}"
-        )
+        fields = [
+            f"Content-Length: {len(body)}",
+            *([f"Authorization: token {token}"] * bool(token)),
+        ]
+        request = "\r\n".join((f"{verb} {path} HTTP/1.0\r\nHost: localhost", *fields, "", body))
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(LONG)
             sock.connect(str(self.socket))
-            sock.sendall(f"{request}\r\n{body}".encode())
+            sock.sendall(request.encode())
             data = bytearray()
             while part := sock.recv(65536):
                 data += part

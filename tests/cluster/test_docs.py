@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import ran, wait_for
 from tests.unit.test_docs import guides
 from tests.unit.test_readme import DOCS
 from tools.docs.blocks import Block, blocks, commands
@@ -91,17 +91,7 @@ def clear_queue(toolkit: Toolkit, env: dict[str, str]) -> None:
 
 def entered(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command as bash does."""
-    return subprocess.run(
-        ("bash", "-c", text),
-        cwd=cwd,
-        env=env,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=500,
-        check=False,
-    )
+    return ran("bash", "-c", f"exec 2>&1\n{text}", cwd=cwd, env=env, timeout=500)
 
 
 def matches(expected: str, output: str) -> bool:
@@ -121,12 +111,8 @@ def run(block: Block, cwd: Path, env: dict[str, str]) -> None:
     for command in shown:
         done = entered(command.text, cwd, env)
         # A reader types later than this test, when the job before has begun.
-        deadline = time.monotonic() + 120
-        while (
-            command.text.startswith(ASKS)
-            and not matches(command.expected, done.stdout)
-            and time.monotonic() < deadline
-        ):
+        deadline = time.monotonic() + (120 if command.text.startswith(ASKS) else 0)
+        while not matches(command.expected, done.stdout) and time.monotonic() < deadline:
             time.sleep(0.5)
             done = entered(command.text, cwd, env)
         code = int(block.marks.get("exit", 0)) if command is shown[-1] else 0

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Forward, free_port
-from tests.cluster.ordinary_user import User
-from tests.cluster.ranks import wait_for
+from tests.cluster.forwarding import CONNECT, LONG, Forward, free_port
+from tests.cluster.ranks import ran, wait_for
 from tests.cluster.terminal import Terminal
 
 _SERVER = """
@@ -48,32 +47,19 @@ def serving(cluster: str, toolkit: Toolkit, base: Path) -> Iterator[tuple[Path, 
     directory = base / "w" / "forward"
     directory.mkdir(parents=True)
     (directory / "serve.py").write_text(_SERVER)
-    words = (
-        "run --detach --runtime none --launcher none --nodelist nid002 --job-name web --".split()
-    )
-    done = toolkit(*words, sys.executable, "serve.py", cwd=directory)
+    words = "run --detach --runtime none --launcher none --nodelist nid002 --job-name web --"
+    done = toolkit(*words.split(), sys.executable, "serve.py", cwd=directory)
     assert done.returncode == 0, done.stderr
     wait_for((directory / "port").exists, "the server")
     yield directory, (directory / "port").read_text()
     toolkit("cancel", "web-0001", cwd=directory)
 
 
-def test_a_forward_ends_with_its_server(
-    serving: tuple[Path, str], toolkit_env: dict[str, str]
-) -> None:
+def test_a_forward_ends_with_its_server(serving, toolkit_env, started):
     """Else it would go on to whoever takes the port."""
     directory, _ = serving
-    there = (sys.executable, "-m", "toolkit", "ssh", "--host", "web-0001", "python3", "-c", _OWN)
-    server = subprocess.Popen(
-        there,
-        cwd=directory,
-        env=toolkit_env,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert server.stdin
-    assert server.stdout
+    there = ("ssh", "--host", "web-0001", "python3", "-c", _OWN)
+    server = started(*there, cwd=directory, stdin=subprocess.PIPE, stderr=None)
     port = server.stdout.readline().strip()
     door = Forward(directory, toolkit_env, "forward", "web-0001", port)
     server.stdin.close()
@@ -83,24 +69,18 @@ def test_a_forward_ends_with_its_server(
     server.wait(LONG)
 
 
-def test_from_the_login_node_to_a_server_in_a_job(
-    serving: tuple[Path, str],
-    toolkit_env: dict[str, str],
-    toolkit: Toolkit,
-    user: User,
-) -> None:
+def test_from_the_login_node_to_a_server_in_a_job(serving, toolkit_env, toolkit, started, user):
     directory, port = serving
+    here = "from nid002"
     door = Forward(directory, toolkit_env, "forward", "web-0001", port)
     assert door.entry["address"] == f"http://localhost:{port}/"
-    assert door.get().endswith("from nid002")
-    assert (door.socket.stat().st_mode & 0o777, door.socket.parent.stat().st_mode & 0o777) == (
-        0o600,
-        0o700,
-    )
+    assert door.get().endswith(here)
+    modes = [path.stat().st_mode & 0o777 for path in (door.socket, door.socket.parent)]
+    assert modes == [0o600, 0o700]
 
     # A second user gets nothing on the login node, although the path is known.
     if user.become:
-        tried = user.run("python3", "-c", _CONNECT, str(door.socket))
+        tried = user.run("python3", "-c", CONNECT, str(door.socket))
         assert "PermissionError" in tried.stderr, tried
 
     # One connection that floods, and is read slowly, delays no other.
@@ -108,54 +88,45 @@ def test_from_the_login_node_to_a_server_in_a_job(
         flood.connect(str(door.socket))
         flood.sendall(b"GET /flood HTTP/1.0\r\n\r\n")
         for _ in range(5):
-            assert door.get().endswith("from nid002")
+            assert door.get().endswith(here)
 
-    # A second command for the same server.
-    again = toolkit("forward", "web-0001", port, cwd=directory, env=toolkit_env)
-    assert (again.returncode, "listens on" in again.stderr) == (75, True)
+    # A second command for the same server; a port that nobody has; and one of another user of the
+    # node, who could have taken it first.
+    def refused(target: str) -> tuple[int, str]:
+        done = toolkit("forward", "web-0001", target, cwd=directory)
+        return done.returncode, done.stderr
 
-    # A port that nobody has, and one of another user of the node, who could have taken it first.
-    nothing = toolkit("forward", "web-0001", "1", cwd=directory)
-    assert (nothing.returncode, "nothing listens on port 1 of nid002" in nothing.stderr) == (
-        71,
-        True,
-    )
+    for target, code, message in (
+        (port, 75, "listens on"),
+        ("1", 71, "nothing listens on port 1 of nid002"),
+    ):
+        assert (refused(target)[0], message in refused(target)[1]) == (code, True)
     if user.become:
-        there = (sys.executable, "-m", "toolkit", *"cluster exec --node nid002 --".split())
-        with subprocess.Popen(
-            (*there, *user.become, "/usr/bin/python3", "-c", _LISTEN),
-            env=toolkit_env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as other:
-            assert other.stdin is not None
-            assert other.stdout is not None
+        there = (*"cluster exec --node nid002 --".split(), *user.become, "/usr/bin/python3", "-c")
+        with started(*there, _LISTEN, stdin=subprocess.PIPE) as other:
             for target in (other.stdout.readline().strip(), other.stdout.readline().strip()):
-                refused = toolkit("forward", "web-0001", target, cwd=directory)
-                assert refused.returncode == 71
-                assert "belongs to another user" in refused.stderr
+                code, said = refused(target)
+                assert (code, "belongs to another user" in said) == (71, True), said
             other.stdin.close()
 
     # The command is killed: its step on the node goes, and the socket that is left stops nobody.
     door.process.kill()
     wait_for(lambda: not _steps(toolkit), "the step to end")
     door = Forward(directory, toolkit_env, "forward", "web-0001", port)
-    assert door.get().endswith("from nid002")
+    assert door.get().endswith(here)
     # srun is killed, then the step: it starts again.
     for process in _sruns(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     wait_for(lambda: door.says("nid002 again"), "the step to start again")
     assert door.says("lost       connection to nid002: ")
-    assert door.get().endswith("from nid002")
+    assert door.get().endswith(here)
     door.messages.write_text("")
     for step in _steps(toolkit):
         toolkit("cluster", "exec", "--", "scancel", step, cwd=directory)
-    wait_for(lambda: "nid002 again" in door.messages.read_text(), "the step to start again")
-    assert door.get().endswith("from nid002")
+    wait_for(lambda: door.says("nid002 again"), "the step to start again")
+    assert door.get().endswith(here)
     # The job ends while 40 clients are connected: a plain end, and nothing is left.
-    door.get("/flood", most=1000)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(40)]
         for client in clients:
@@ -169,15 +140,13 @@ def test_from_the_login_node_to_a_server_in_a_job(
                 while client.recv(65536):
                     pass
     assert door.process.wait(LONG) == 0
-    assert "not running any more" in door.messages.read_text()
+    assert door.says("not running any more")
     assert not door.socket.exists()
-    ended = toolkit("forward", "web-0001", port, cwd=directory)
-    assert (ended.returncode, "is not running" in ended.stderr) == (87, True)
+    code, said = refused(port)
+    assert (code, "is not running" in said) == (87, True)
 
 
-def test_other_programs_of_openssh(
-    cluster: str, pytorch_image: Path, toolkit: Toolkit, toolkit_env: dict[str, str], base: Path
-) -> None:
+def test_other_programs_of_openssh(cluster, pytorch_image, toolkit, toolkit_env, base):
     """As VS Code has it: an install script over ssh, then a server of its own that is forwarded."""
     del cluster
     directory = base / "w" / "it's $(touch pwned) 50%h 한글"
@@ -196,15 +165,11 @@ def test_other_programs_of_openssh(
 
     # With the job's variables and GPUs, on the node that is asked for, words and exit code intact.
     seen = session("work-0001", 'echo "$WORD $CUDA_VISIBLE_DEVICES $(uname -n)"; pwd')
-    variables, where = seen.stdout.splitlines()
-    assert re.fullmatch("a b [01] nid001", variables), seen
-    assert where == str(directory)
-    assert session("--rank", "1", "work-0001", 'echo "$(uname -n)"; command -v python3').stdout == (
-        "nid002\n/opt/venv/bin/python3\n"
-    )
-    seen = session(
-        "--host", "work-0001", "bash", "-c", 'printf "<%s>" "$@"; exit 7', "-", "a b", "$x"
-    )
+    assert re.fullmatch(f"a b [01] nid001\n{re.escape(str(directory))}\n", seen.stdout), seen
+    seen = session("--rank", "1", "work-0001", 'echo "$(uname -n)"; command -v python3')
+    assert seen.stdout == "nid002\n/opt/venv/bin/python3\n"
+    script = 'printf "<%s>" "$@"; exit 7'
+    seen = session("--host", "work-0001", "bash", "-c", script, "-", "a b", "$x")
     assert (seen.returncode, seen.stdout, seen.stderr) == (7, "<a b><$x>", "")
 
     argv = (sys.executable, "-m", "toolkit", "ssh", "work-0001")
@@ -219,39 +184,27 @@ def test_other_programs_of_openssh(
     assert "Include toolkit.d/*.conf" in installed.stdout, installed.stderr
     config = home / ".ssh/toolkit.d/work-0001.conf"
 
-    def outside(*words: str | Path, stdin: str = "") -> str:
-        done = subprocess.run(
-            (words[0], "-F", config, *words[1:]),
-            cwd=base,
-            env=env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=LONG,
-        )
+    def outside(*words: object, **more: object) -> str:
+        done = ran(words[0], "-F", config, *words[1:], cwd=base, env=env, **more)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    (base / "w/sent").write_text("sent")
+    sent = base / "w/sent"
+    sent.write_text("sent")
     script = "set -e; mkdir -p server; echo 'listening on' $(uname -n); exit 0\n"
     assert outside("ssh", "work-0001", "bash", "-s", stdin=script) == "listening on nid001\n"
-    outside("scp", "-q", base / "w/sent", "work-0001:server/scp")
-    outside("scp", "-q", "-O", base / "w/sent", "work-0001:server/old")
-    outside("sftp", "-q", "-b", "-", "work-0001", stdin=f"@put {base}/w/sent server/sftp\n")
-    assert {
-        path.name: path.read_text() for path in (directory / "server").iterdir()
-    } == dict.fromkeys(("scp", "old", "sftp"), "sent")
-    copied = ("rsync", f"--rsh=ssh -F {config}", str(base / "w/sent"), "work-0001:server/rsync")
-    subprocess.run(copied, env=env, check=True, timeout=LONG)
-    assert (directory / "server/rsync").read_text() == "sent"
+    outside("scp", "-q", sent, "work-0001:server/scp")
+    outside("scp", "-q", "-O", sent, "work-0001:server/old")
+    outside("sftp", "-q", "-b", "-", "work-0001", stdin=f"@put {sent} server/sftp\n")
+    copied = ran("rsync", f"--rsh=ssh -F {config}", sent, "work-0001:server/rsync", env=env)
+    assert copied.returncode == 0, copied.stderr
+    arrived = {path.name: path.read_text() for path in (directory / "server").iterdir()}
+    assert arrived == dict.fromkeys(("scp", "old", "sftp", "rsync"), "sent")
 
     # Its server listens on a port or a socket of the node; the client asks by -D, -L to either.
     (directory / "serve.py").write_text(_SERVER + "\n")
-    with subprocess.Popen(
-        ("ssh", "-F", config, "work-0001", "python3", "serve.py"),
-        env=env,
-        stdin=subprocess.DEVNULL,
-    ) as server:
+    begin = ("ssh", "-F", config, "work-0001", "python3", "serve.py")
+    with subprocess.Popen(begin, env=env, stdin=subprocess.DEVNULL) as server:
         wait_for((directory / "port").exists, "the server")
         port, own = (directory / "port").read_text(), base / "w/local"
         number = free_port()
@@ -285,9 +238,8 @@ def _page(sock: socket.socket) -> str:
 
 def _steps(toolkit: Toolkit) -> list[str]:
     """The steps of jobs by which ssh reaches nodes."""
-    rows = toolkit(
-        "cluster", "exec", "--", "squeue", "--steps", "--noheader", "--format=%i %j"
-    ).stdout
+    ask = "cluster exec -- squeue --steps --noheader".split()
+    rows = toolkit(*ask, "--format=%i %j").stdout
     return [row.split()[0] for row in rows.splitlines() if "toolkit-ssh" in row]
 
 
@@ -309,7 +261,6 @@ server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 sys.stdin.read()
 """
-_CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 # Listens on a port and on a socket that everybody may connect to, until its input ends.
 _LISTEN = """
 import os, socket, sys, tempfile

@@ -9,18 +9,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster.forwarding import free_port
+from tests.cluster.forwarding import CONNECT, TOOLKIT, free_port
 from tests.cluster.ordinary_user import User, change_accounts
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import ran, wait_for
 from tests.cluster.ssh import own_sshd
 from tests.cluster.terminal import Terminal
 from tests.hostile import HOSTILE, MULTILINE
@@ -43,13 +43,11 @@ pathlib.Path("served.new").write_text(str(server.server_port))
 pathlib.Path("served.new").rename("served.port")
 server.serve_forever()
 """
-CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 PLAIN = "--runtime none --launcher none --time 5".split()
 
 
 def children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 def of_rank(text: str) -> list[str]:
@@ -61,11 +59,7 @@ def of_rank(text: str) -> list[str]:
 class Laptop:
     """A project on a machine that has ssh, rsync and git only, and where it goes.
 
-    Attributes:
-        project: the work tree.
-        env: of its commands.
-        sshd: the number of the process that listens.
-        home: of the account on the login node.
+    `sshd` is the process that listens; `home` that of the account on the login node.
     """
 
     project: Path
@@ -73,40 +67,33 @@ class Laptop:
     sshd: int
     home: Path
 
-    def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "toolkit", *words]
-
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.argv(*words),
-            cwd=self.project,
-            env={**self.env, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
+        env = {**self.env, **variables}
+        return ran(*TOOLKIT, *words, cwd=self.project, env=env, timeout=200)
+
+    def start(self, *words: str) -> Any:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        argv, nothing = (*TOOLKIT, *words), subprocess.DEVNULL
+        return subprocess.Popen(
+            argv, cwd=self.project, env=self.env, stdin=nothing, text=True, **pipes
         )
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.argv(*words),
-            cwd=self.project,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def begin(self, name: str) -> Any:
+        """Begin a run that waits after line 5, and wait until it has printed that."""
+        for project in (self.project, self.there):
+            (project / "go").unlink(missing_ok=True)
+        running = self.start("run", *PLAIN, "--job-name", name, "train.py")
+        log = self.there / f"runs/{name}-0001/logs"
+        wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+        return running
 
     def drop(self) -> None:
         """Kill the processes of the sshd that serve connections, each of which has one of the user's."""
         serving = [child for each in children_of(self.sshd) for child in (each, *children_of(each))]
         names = {child: Path(f"/proc/{child}/comm").read_text() for child in serving}
-        sessions = [child for child, name in names.items() if name.startswith("sshd")]
-        assert sessions
-        for child in sessions:
-            os.kill(child, signal.SIGKILL)
+        for child, name in names.items():
+            if name.startswith("sshd"):
+                os.kill(child, signal.SIGKILL)
 
     @property
     def there(self) -> Path:
@@ -167,9 +154,7 @@ def laptop(user: User) -> Iterator[Laptop]:
     shutil.rmtree(base)
 
 
-def test_a_run_has_the_tree_the_words_and_the_secret_and_its_exit_code_comes_back(
-    laptop: Laptop,
-) -> None:
+def test_a_run_has_the_tree_the_words_and_the_secret_and_its_exit_code_comes_back(laptop):
     for name in ("notes.txt", "much.log", "data.bin", ".env"):
         (laptop.project / name).write_text("x")
     (laptop.project / ".toolkitignore").write_text("data.*\n")
@@ -190,7 +175,7 @@ def test_a_run_has_the_tree_the_words_and_the_secret_and_its_exit_code_comes_bac
     assert laptop.there.parent.stat().st_mode & 0o077 == 0
 
 
-def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop: Laptop) -> None:
+def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop):
     (laptop.project / "go").touch()
     assert laptop.run("run", *PLAIN, "--job-name", "shown", "train.py").returncode == 7
     before = {path: path.stat().st_mtime_ns for path in laptop.there.iterdir() if path.is_file()}
@@ -210,17 +195,12 @@ def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop: Laptop) 
         assert laptop.run(*line.split()).returncode in (64, 71)
 
 
-def test_a_lost_connection_is_made_again_and_no_line_is_missed_or_repeated(laptop: Laptop) -> None:
+def test_a_lost_connection_is_made_again_and_no_line_is_missed_or_repeated(laptop):
     """A run that is followed, and another terminal that follows its logs."""
-    (laptop.project / "go").unlink(missing_ok=True)
     assert laptop.run("push").returncode == 0
-    (laptop.there / "go").unlink(missing_ok=True)
-    running = laptop.start("run", *PLAIN, "--job-name", "dropped", "train.py")
-    log = laptop.there / "runs/dropped-0001/logs"
-    wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+    running = laptop.begin("dropped")
     following = laptop.start("logs", "-f", "dropped-0001")
     seen = ""
-    assert following.stdout
     while "line 5" not in seen:
         seen += following.stdout.readline()
     laptop.drop()
@@ -237,12 +217,8 @@ def test_a_lost_connection_is_made_again_and_no_line_is_missed_or_repeated(lapto
     )
 
 
-def test_ctrl_c_reaches_the_command_there(laptop: Laptop) -> None:
-    (laptop.project / "go").unlink(missing_ok=True)
-    (laptop.there / "go").unlink(missing_ok=True)
-    running = laptop.start("run", *PLAIN, "--job-name", "stopped", "train.py")
-    log = laptop.there / "runs/stopped-0001/logs"
-    wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+def test_ctrl_c_reaches_the_command_there(laptop):
+    running = laptop.begin("stopped")
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=60)
     assert (running.returncode, "detached" in told) == (99, True), told
@@ -263,55 +239,52 @@ def serving(laptop: Laptop) -> Iterator[tuple[str, str]]:
     ready.unlink()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("kind", "end"), [("port", signal.SIGINT), ("socket", signal.SIGHUP)], ids=["port", "socket"]
+)
 def test_a_server_in_a_job_is_reached_at_a_place_here_until_ctrl_c_or_a_closed_terminal(
-    laptop: Laptop, serving: tuple[str, str], user: User, end: signal.Signals
-) -> None:
-    """At a port of this machine, or a socket that only this user can open."""
+    laptop, serving, user, kind, end
+):
+    """At a port of this machine, or, also after a lost connection, a socket that only this user can open."""
     port, own = free_port(), laptop.home.parent / "own"
     own.mkdir(mode=0o700)
     before = {*Path("/tmp").glob("toolkit-on-*")}
-    for place, shown in (
-        (f"--port={port}", f"address    http://127.0.0.1:{port}/"),
-        (f"--socket={own}/s", f"socket     {own}/s"),
-    ):
-        forwarding = laptop.start("forward", *serving, place)
-        assert forwarding.stdout
-        assert f"{shown}\n" in forwarding.stdout
-        if end == signal.SIGHUP:  # and after a lost connection
-            before |= {*Path("/tmp").glob("toolkit-on-*")}
-            laptop.drop()
-            assert f"{shown}\n" in forwarding.stdout
-        (there,) = {*Path("/tmp").glob("toolkit-on-*")} - before
-        assert there.stat().st_mode & 0o777 == 0o700
-        taken = laptop.run("forward", *serving, place)
-        assert (taken.returncode, "another process listens" in taken.stderr) == (75, True), taken
-        kind = socket.AF_UNIX if "socket" in place else socket.AF_INET
-        with socket.socket(kind) as sock:
-            sock.connect(str(own / "s") if "socket" in place else ("127.0.0.1", port))
-            sock.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
-            assert "import json" in sock.makefile().read()
-        if user.become and "socket" in place:
-            assert (own / "s").stat().st_mode & 0o777 == 0o600
-            assert (
-                "PermissionError" in user.run("/usr/bin/python3", "-c", CONNECT, f"{own}/s").stderr
-            )
-        forwarding.send_signal(end)
-        _, told = forwarding.communicate(timeout=60)
-        assert (forwarding.returncode, "closed" in told) == (130, True), told
-        with socket.socket() as closed:
-            assert closed.connect_ex(("127.0.0.1", port)) != 0
-        assert not there.exists()
+    place, shown = {
+        "port": (f"--port={port}", f"address    http://127.0.0.1:{port}/\n"),
+        "socket": (f"--socket={own}/s", f"socket     {own}/s\n"),
+    }[kind]
+    forwarding = laptop.start("forward", *serving, place)
+    assert shown in forwarding.stdout
+    if kind == "socket":
+        before |= {*Path("/tmp").glob("toolkit-on-*")}
+        laptop.drop()
+        assert shown in forwarding.stdout
+    (there,) = {*Path("/tmp").glob("toolkit-on-*")} - before
+    assert there.stat().st_mode & 0o777 == 0o700
+    taken = laptop.run("forward", *serving, place)
+    assert (taken.returncode, "another process listens" in taken.stderr) == (75, True), taken
+    with socket.socket(socket.AF_UNIX if kind == "socket" else socket.AF_INET) as sock:
+        sock.connect(str(own / "s") if kind == "socket" else ("127.0.0.1", port))
+        sock.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
+        assert "import json" in sock.makefile().read()
+    if user.become and kind == "socket":
+        assert (own / "s").stat().st_mode & 0o777 == 0o600
+        tried = user.run("/usr/bin/python3", "-c", CONNECT, f"{own}/s")
+        assert "PermissionError" in tried.stderr
+    forwarding.send_signal(end)
+    _, told = forwarding.communicate(timeout=60)
+    assert (forwarding.returncode, "closed" in told) == (130, True), told
+    with socket.socket() as closed:
+        assert closed.connect_ex(("127.0.0.1", port)) != 0
+    assert not there.exists()
     assert not list(own.iterdir())
     own.chmod(0o755)
     assert laptop.run("forward", *serving, f"--socket={own}/s").returncode == 94
     own.rmdir()
 
 
-def test_sessions_of_every_program_of_openssh_begin_here(
-    laptop: Laptop, serving: tuple[str, str]
-) -> None:
-    run, port = serving
+def test_sessions_of_every_program_of_openssh_begin_here(laptop, serving):
+    run, _ = serving
     words = [*HOSTILE, *MULTILINE, "", "a b"]
     script = 'printf "<%s>" "$@"; exit 7'
     done = laptop.run("ssh", run, "sh", "-c", script, "-", *words)
@@ -320,24 +293,15 @@ def test_sessions_of_every_program_of_openssh_begin_here(
     done = laptop.run("ssh", "--install", run)
     assert "Include toolkit.d/*.conf" in done.stdout, done.stderr
     folder = Path(laptop.env["HOME"]) / ".ssh/toolkit.d"
-    assert {
-        path.stat().st_mode & 0o77 for path in (folder, folder / run, folder / run / "user")
-    } == {0}
+    places = (folder, folder / run, folder / run / "user")
+    assert {path.stat().st_mode & 0o77 for path in places} == {0}
     assert laptop.run("ssh", "--config", run).stdout == (folder / f"{run}.conf").read_text()
     strange = laptop.home.parent / "strange"
     strange.mkdir()
     (strange / "toolkit.py").write_text("print('pwned')")
 
-    def outside(*argv: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            ("/usr/bin/" + argv[0], *argv[1:]),
-            cwd=strange,
-            env=laptop.env,
-            input=stdin,
-            timeout=100,
-            capture_output=True,
-            text=True,
-        )
+    def outside(program: str, *words: str, **more: str) -> str:
+        done = ran(f"/usr/bin/{program}", *words, cwd=strange, env=laptop.env, **more)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
 
@@ -345,27 +309,13 @@ def test_sessions_of_every_program_of_openssh_begin_here(
     assert outside("ssh", *config, "-T", run, "bash", stdin="echo started; exit 0") == "started\n"
     (strange / "sent").write_text("sent")
     outside("scp", *config, "-q", "sent", f"{run}:{laptop.there}/copied")
-    rsh = f"--rsh=/usr/bin/ssh {' '.join(config)}"
-    outside("rsync", "-s", rsh, "sent", f"{run}:{laptop.there}/synced")
-    assert {(laptop.there / name).read_text() for name in ("copied", "synced")} == {"sent"}
-    tunnel = subprocess.Popen(
-        ("/usr/bin/ssh", *config, "-N", "-L", f"{strange}/s:127.0.0.1:{port}", run),
-        env=laptop.env,
-    )
-    wait_for((strange / "s").exists, "the tunnel")
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(f"{strange}/s")
-        sock.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
-        assert "import json" in sock.makefile().read()
-    tunnel.terminate()
-    tunnel.wait(60)
+    assert (laptop.there / "copied").read_text() == "sent"
     assert laptop.run("ssh", "--install", "none-0001").returncode == 84
 
 
-def test_a_terminal_is_that_of_the_command_there(laptop: Laptop) -> None:
-    argv = laptop.argv(
-        "cluster", "exec", "--", "sh", "-c", "stty size; read word; echo got $word; exit 5"
-    )
+def test_a_terminal_is_that_of_the_command_there(laptop):
+    script = "stty size; read word; echo got $word; exit 5"
+    argv = (*TOOLKIT, *"cluster exec -- sh -c".split(), script)
     terminal = Terminal(argv, env=laptop.env, cwd=laptop.project)
     terminal.until("33 101")
     terminal.press("hello\r")

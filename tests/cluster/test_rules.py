@@ -19,7 +19,7 @@ from tests.unit.run_fixtures import Slurm
 from toolkit import sites
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Site, Use
+from toolkit.model.site import Facts, Site
 from toolkit.rules import judge
 from toolkit.slurm import cluster, parse
 
@@ -61,22 +61,16 @@ class Place(NamedTuple):
     def do(self, text: str, *words: str) -> Any:
         return self.toolkit(*text.split(), *words, cwd=self.directory, env=self.env)
 
-    def stopped(
-        self, job: dict[str, Any], mine: dict[str, Use] | None = None, **given: Any
-    ) -> list[str]:
+    def stopped(self, job: dict[str, Any]) -> list[str]:
         """Return what the rules say against a job, of that which stops it."""
-        facts = replace(self.facts, mine=mine or {})
-        judged = judge(Case(Job(**{**RIGHT, **job}), self.site, facts=facts, **given))
+        judged = judge(Case(Job(**{**RIGHT, **job}), self.site, facts=self.facts))
         return [finding.cause for finding in judged if not finding.is_warning]
 
     def refused(self, *jobs: list[str]) -> list[str]:
         """Return what Slurm says against each job, by its own client; "" if it takes it. Nothing is submitted."""
-        line = "-" * 9
-        tests = (
-            f"sbatch --test-only --wrap=true {shlex.join(job)} 2>&1 && echo; echo {line}"
-            for job in jobs
-        )
-        texts = self.do("cluster exec -- bash -c", "; ".join(tests)).stdout.split(f"{line}\n")
+        ask = "sbatch --test-only --wrap=true {} 2>&1 && echo; echo ---------"
+        line = "; ".join(ask.format(shlex.join(job)) for job in jobs)
+        texts = self.do("cluster exec -- bash -c", line).stdout.split("---------\n")
         found = [cluster.start(text) for text in texts[: len(jobs)]]
         return ["" if one.at else one.refused for one in found]
 
@@ -96,9 +90,7 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     done = place.do(f"cluster up --like like-neuron {chosen}")
     assert done.returncode == 0, done.stderr
     said = place.do("cluster exec -- sinfo --noheader --exact", f"--format={parse.SINFO_FORMAT}")
-    answers = Slurm(sinfo=said.stdout)
-    facts = Facts(partitions=answers.partitions())
-    yield place._replace(facts=facts)
+    yield place._replace(facts=Facts(partitions=Slurm(sinfo=said.stdout).partitions()))
     done = place.do("cluster down")
     assert done.returncode == 0, done.stderr
 
@@ -113,34 +105,11 @@ def words(job: dict[str, Any]) -> list[str]:
 
 def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place):
     said = place.refused(*(words(job) for pair in CASES.values() for job in pair))
-    slurm = dict(
-        zip(CASES, zip(map(bool, said[::2]), map(bool, said[1::2]), strict=True), strict=True)
-    )
+    pairs = zip(map(bool, said[::2]), map(bool, said[1::2]), strict=True)
+    slurm = dict(zip(CASES, pairs, strict=True))
     ours = {name: tuple(bool(place.stopped(job)) for job in pair) for name, pair in CASES.items()}
     assert slurm == dict.fromkeys(CASES, (True, False)), said
     assert ours == slurm
-
-
-def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(place, pytorch_image):
-    image = ("--image", str(pytorch_image), "--comment", RIGHT["comment"])
-    common = "--launcher none --partition gh200_1"
-    refused = place.do(f"run {common} --mem 1G --gpus 2 --time 3-0", *image, "hostname")
-    assert refused.returncode != 0
-    rules = ("--mem", "--gpus", "--time", "the nodes of gh200_1 are aarch64", "(sinfo)")
-    for text in (*rules, "(KISTI's Neuron guide, 2026-08)"):
-        assert text in refused.stderr
-    assert not (place.directory / "runs").exists()
-    told = json.loads(place.do(f"run --json {common} --mem 1G", *image, "hostname").stdout)
-    assert [(one["place"], one["source"]) for one in told["findings"]] == [
-        ("--mem", "KISTI's Neuron guide, 2026-08"),
-        ("--image", "site like-neuron, 2026-08"),
-    ]
-    reason = "it is an imitation, whose nodes are this machine"
-    forced = place.do(f"run {common} --force", reason, *image, "hostname")
-    assert forced.returncode == 0, forced.stderr
-    kept = json.loads((place.directory / "runs/hostname-0001/plan.json").read_text())["forced"]
-    assert kept["reason"] == reason
-    assert "aarch64" in kept["findings"][0]
 
 
 def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place):
@@ -184,9 +153,8 @@ def test_limits_of_users_that_slurm_has_are_shown_and_kept_to(toolkit, toolkit_e
     try:
         assert up.returncode == 0, up.stderr
         assert place.do("cluster exec -- bash -c", LIMITS).returncode == 0
-        submit = shlex.join(
-            ["sbatch", "--wrap=sleep 300", *words({**H100, "gpus": 2, "time": None})]
-        )
+        job = words({**H100, "gpus": 2, "time": None})
+        submit = shlex.join(["sbatch", "--wrap=sleep 300", *job])
         said = place.do("cluster exec -- bash -c", f"{submit}; {submit}; {submit}")
         assert (said.stdout.count("Submitted batch job"), said.returncode) == (2, 1)
         assert "QOSMaxSubmitJobPerUserLimit" in said.stderr

@@ -8,15 +8,14 @@ import os
 import pwd
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.ordinary_user import change_accounts
+from tests.cluster.ordinary_user import account, as_user
 from tests.cluster.ranks import wait_for
 
 
@@ -61,34 +60,24 @@ def test_who_got_what_and_why_not_is_reported(toolkit, tmp_path):
     done = toolkit("workshop", "rehearse", str(light), "--people", "3", "--json", timeout=400)
     assert done.returncode == 92, (done.stdout[-3000:], done.stderr[-3000:])
     report = json.loads(done.stdout)
-    attempts = sorted(report["attempts"], key=lambda each: str(each["person"]))
-    seen = "\n".join(map(str, attempts))
-    of = {
-        name: [each for each in attempts if each["exercise"] == name]
-        for name in ("join", "bad", "good")
-    }
-    assert [each["ok"] for each in of["join"]] == [True] * 3, seen
-    assert [each["ok"] for each in of["bad"]] == [False] * 3, seen
-    assert all("KeyError: 'label'" in each["cause"] for each in of["bad"]), seen
-    assert all(each["fix"] for each in of["bad"]), seen
-    assert [each["accuracy"] for each in of["good"]] == [0.5] * 3, seen
+    seen = "\n".join(map(str, report["attempts"]))
+
+    def each(exercise: str, key: str) -> list[Any]:
+        return [one[key] for one in report["attempts"] if one["exercise"] == exercise]
+
+    assert (each("join", "ok"), each("bad", "ok")) == ([True] * 3, [False] * 3), seen
+    assert all("KeyError: 'label'" in cause for cause in each("bad", "cause")), seen
+    assert all(each("bad", "fix")), seen
+    assert each("good", "accuracy") == [0.5] * 3, seen
     assert accounts(process_of(report)) == []
 
 
 @pytest.fixture
-def intruder() -> Iterator[Any]:
+def intruder() -> Iterator[Callable[[str], subprocess.CompletedProcess[str]]]:
     """A function that runs a line of a shell as a second user."""
     name = f"tki{os.getpid()}"
-    change_accounts("useradd", "--no-create-home", name)
-
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        words = ("runuser", "-u", name, "--", "sh", "-c", line)
-        return subprocess.run(words, cwd="/", text=True, capture_output=True, check=False)
-
-    try:
-        yield run
-    finally:
-        change_accounts("userdel", name)
+    with account(name, "--no-create-home"):
+        yield lambda line: as_user(name, "sh", "-c", line)
 
 
 def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_counts(
@@ -127,19 +116,17 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
             f"ls {drop}",
             f"cat {own}",
             f"echo x >> {own}",
-            f"rm -f {own}",
             f"mv {own} {drop}/x.json",
             f"touch {drop}/y; mv {drop}/y {own}",
             f"ln -sf /etc/hostname {own}",
         ):
             assert intruder(line).returncode != 0, line
         assert own.read_bytes() == left
-        hostile = (
+        for line in (
             "mkfifo pipe.json; truncate -s 40G huge.json; ln -s /dev/zero zero.json",
             f"printf '%s' '{left.decode()}' > other.json; mkdir -p full.json/inner",
             "touch \"$(printf 'evil\\033[31m\\nred.json')\"",
-        )
-        for line in hostile:
+        ):
             assert intruder(f"cd {drop}; {line}").returncode == 0, line
         status = toolkit("workshop", "status", str(light), timeout=60)
         assert status.returncode == 0, status.stderr
@@ -153,48 +140,28 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
         assert sorted(path.name for path in place.iterdir()) == ["light.tar"]
 
 
-@contextlib.contextmanager
-def started(
-    env: dict[str, str], words: tuple[str, ...], cwd: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A command of the toolkit in a session of its own, and what it has printed."""
-    log = cwd.with_name(f"{cwd.name}.log")
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "toolkit", *words),
-            env=env,
-            cwd=cwd,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-        try:
-            yield process, log
-        finally:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize(
     "how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
 )
 def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
-    toolkit_env, toolkit, tmp_path, how
+    started, toolkit, tmp_path, how
 ):
     """After Ctrl-C at once, with a report; after SIGKILL by the next `rehearse --clean`."""
     light = workshop(tmp_path / "light", "endless")
     words = ("workshop", "rehearse", str(light), "--people", "2")
+    log = tmp_path / "log"
     (tmp_path / "cwd").mkdir()
-    with started(toolkit_env, words, tmp_path / "cwd") as (process, log):
-        pid = process.pid
-        wait_for(
-            lambda: "rehearsal  2 participants" in log.read_text(), "participants", seconds=120
-        )
-        assert len(accounts(pid)) == 2
+    with log.open("w") as said:
+        pipes = {"stdout": said, "stderr": said, "start_new_session": True}
+        process = started(*words, cwd=tmp_path / "cwd", **pipes)
+    pid = process.pid
+    try:
+        wait_for(lambda: "rehearsal  2 participants" in log.read_text(), "participants")
         assert toolkit("workshop", "rehearse", "--clean").returncode == 0
         assert len(accounts(pid)) == 2  # this one lives
         place = place_of(pid)
         wait_for(lambda: running(place.name, "train.py"), "job of a participant")
+    finally:
         process.send_signal(how)
         code = process.wait(120)
     if how == signal.SIGINT:
