@@ -1,15 +1,12 @@
-"""Notebooks that wait, that share a user and a directory, and that end under their browsers."""
+"""Notebooks that wait, that share a user and a directory, and that end for a reason."""
 
 from __future__ import annotations
 
-import json
-import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,29 +15,23 @@ from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Forward
 from tests.cluster.ranks import wait_for
 
-_CONNECTIONS = 40
-
 
 class Waiting:
     """`toolkit notebook` that has not printed the way in."""
 
     def __init__(self, cwd: Path, env: Mapping[str, str], *arguments: str) -> None:
         self.messages = cwd / "messages"
+        words = (sys.executable, "-m", "toolkit", "notebook", *arguments)
+        nothing = subprocess.DEVNULL
         with self.messages.open("w") as stream:
             self.process = subprocess.Popen(
-                (sys.executable, "-m", "toolkit", "notebook", *arguments),
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
+                words, cwd=cwd, env=env, stdin=nothing, stdout=stream, stderr=stream
             )
 
     def says(self, text: str) -> bool:
-        assert self.process.poll() is None or text in self.messages.read_text(), (
-            self.messages.read_text()
-        )
-        return text in self.messages.read_text()
+        said = self.messages.read_text()
+        assert self.process.poll() is None or text in said, said
+        return text in said
 
 
 @contextmanager
@@ -56,21 +47,7 @@ def full_cluster(toolkit: Toolkit) -> Iterator[None]:
         toolkit("cluster", "exec", "--", "scancel", job)
 
 
-def connected(stack: ExitStack, path: Path, number: int) -> list[socket.socket]:
-    """Return connections to a socket, each of which a server has answered."""
-    sockets = []
-    for _ in range(number):
-        sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-        sock.settimeout(LONG)
-        sock.connect(str(path))
-        sock.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        sockets.append(sock)
-    for sock in sockets:
-        assert sock.recv(65536).startswith(b"HTTP/1.1 403")
-    return sockets
-
-
-def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
+def test_a_notebook_that_waits_and_a_second_one_of_the_same_directory(
     cluster, notebook_image, toolkit, toolkit_env, shared_dir
 ):
     del cluster
@@ -83,10 +60,8 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
     # It says why it waits. Ctrl-C leaves the job, which is not reached before it runs.
     with full_cluster(toolkit):
         waiting = Waiting(cwd, toolkit_env, *words)
-        wait_for(
-            lambda: waiting.says("waits: Resources") or waiting.says("waits: Priority"),
-            "the reason",
-        )
+        reasons = ("waits: Resources", "waits: Priority")
+        wait_for(lambda: any(map(waiting.says, reasons)), "the reason")
         waiting.process.send_signal(signal.SIGINT)
         assert waiting.process.wait(LONG) == 130
         assert "toolkit notebook connect notebook-0001" in waiting.messages.read_text()
@@ -109,14 +84,9 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
     busy = toolkit("notebook", "connect", "notebook-0001", cwd=cwd)
     assert (busy.returncode, f"listens on {first.socket}" in busy.stderr) == (75, True)
 
-    # The job of the first ends while forty connections are open.
-    with ExitStack() as stack:
-        sockets = connected(stack, first.socket, _CONNECTIONS)
-        assert toolkit("notebook", "stop", "notebook-0001", cwd=cwd).returncode == 0
-        for sock in sockets:
-            while sock.recv(65536):
-                pass
-        assert first.process.wait(LONG) == 0
+    # The job of the first one ends; the second goes on.
+    assert toolkit("notebook", "stop", "notebook-0001", cwd=cwd).returncode == 0
+    assert first.process.wait(LONG) == 0
     text = first.messages.read_text()
     assert ("not running any more" in text, "Traceback" in text) == (True, False), text
     assert "cancelled" in text, text
@@ -125,15 +95,6 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
     assert second.end() == 130
     assert toolkit("notebook", "stop", "notebook-0002", cwd=cwd).returncode == 0
     assert not list(shared_dir.rglob("pwned"))
-
-
-def test_a_directory_that_the_nodes_do_not_see_is_refused_before_the_job_queues(
-    cluster, notebook_image, toolkit, shared_dir
-):
-    del cluster
-    done = toolkit("notebook", "--image", str(notebook_image), "/tmp", cwd=shared_dir)
-    assert (done.returncode, "/tmp cannot be seen by the nodes" in done.stderr) == (82, True)
-    assert not (shared_dir / "runs").exists()
 
 
 @pytest.mark.long
@@ -152,9 +113,7 @@ def test_the_time_limit_and_a_full_disk_end_a_notebook_with_the_reason(
     text = waiting.messages.read_text()
     assert "its place cannot be written" in text
     assert "Traceback" not in text
-    with ExitStack() as stack:
-        connected(stack, door.socket, 3)
-        assert door.process.wait(2 * LONG) == 0
+    assert door.process.wait(2 * LONG) == 0
     text = door.messages.read_text()
     assert ("not running any more" in text, "Traceback" in text) == (True, False), text
     assert "time limit" in text, text
@@ -162,20 +121,14 @@ def test_the_time_limit_and_a_full_disk_end_a_notebook_with_the_reason(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("runtime", ["none", "conda", "pyxis"])
+@pytest.mark.parametrize("runtime", ["none", "conda"])
 def test_jupyter_of_the_host(
-    runtime, cluster, jupyter_environment, pyxis, toolkit, toolkit_env, shared_dir
+    runtime, cluster, jupyter_environment, toolkit, toolkit_env, shared_dir
 ):
-    """Pyxis is a stand-in, which starts no container: its tasks have the host's Python."""
-    del cluster, pyxis
+    del cluster
     env = {**toolkit_env, "HOME": str(shared_dir)}
-    options = {
-        "none": (),
-        "conda": ("--env", str(jupyter_environment)),
-        "pyxis": ("--image", "./mine.sqsh"),
-    }[runtime]
+    options = ("--env", str(jupyter_environment)) if runtime == "conda" else ()
     start = ("notebook", "--runtime", runtime, *options, "--time", "20")
-    (shared_dir / "mine.sqsh").touch()
     if runtime == "none":
         bare = toolkit(*start, cwd=shared_dir, env=env)
         assert (bare.returncode, "-m pip install jupyterlab" in bare.stderr) == (86, True)
@@ -187,19 +140,6 @@ def test_jupyter_of_the_host(
     python = ("ssh", "notebook-0001", "hostname; python3 -c 'import jupyterlab'")
     inside = toolkit(*python, cwd=shared_dir, env=able)
     assert (inside.returncode, inside.stdout) == (0, f"{door.entry['node']}\n"), inside
-    kernel = door.get("/api/kernels", token, verb="POST")
-    assert '"execution_state"' in kernel
-    if runtime == "pyxis":
-        print_mounts = (
-            "tr '\\0' '\\n' </proc/$(pgrep -f '^\\S*python\\S* .*/notebook_server.py')/environ"
-        )
-        node = f"cluster exec --node {door.entry['node']} -- bash -c".split()
-        mounts = re.findall("STANDIN_MOUNTS=(.*)", toolkit(*node, print_mounts).stdout)[0].split(
-            ","
-        )
-        place = json.loads((shared_dir / "runs/notebook-0001/place.json").read_text())
-        own = Path(place["socket"]).parent
-        assert f"{own}:{own}" in mounts
-        assert f"{shared_dir}:{shared_dir}" in mounts
+    assert '"execution_state"' in door.get("/api/kernels", token, verb="POST")
     assert toolkit("notebook", "stop", cwd=shared_dir).returncode == 0
     assert door.process.wait(LONG) == 0
