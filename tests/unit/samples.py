@@ -42,27 +42,9 @@ LOCAL = Site(
 )
 NEURON = Site(name="neuron", modules=("singularity/4.3.4",), scratch="/scratch/$USER")
 PARTITIONS = (
-    Partition(
-        name="main",
-        default=True,
-        nodes=2,
-        cpus=4,
-        memory=4000,
-        gpus=2,
-        gpu_type="v100",
-        max_minutes=1440,
-    ),
-    Partition(
-        name="cas_v100_4",
-        nodes=11,
-        cpus=40,
-        memory=380000,
-        gpus=4,
-        gpu_type="v100",
-        max_nodes=10,
-        max_minutes=2880,
-    ),
-)
+    Partition(name="main", default=True, nodes=2, cpus=4, memory=4000, gpus=2, gpu_type="v100", max_minutes=1440),
+    Partition(name="cas_v100_4", nodes=11, cpus=40, memory=380000, gpus=4, gpu_type="v100", max_nodes=10, max_minutes=2880),
+)  # fmt: skip
 FACTS = Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix", "pmix_v4"), container="apptainer")
 OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
 VENV = Environment(
@@ -104,11 +86,8 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
         "arguments": ("--epochs", "12"),
     }
     merged = Job(**(settings | (job or {})))
-    target: dict[str, Any] = {
-        "script": "train.py",
-        "folder": "/home/user/project",
-        "cwd": "/home/user/project",
-    }
+    project = "/home/user/project"
+    target: dict[str, Any] = {"script": "train.py", "folder": project, "cwd": project}
     target |= {name: changes.pop(name) for name in Target._fields if name in changes}
     target["interpreter"] = INTERPRETERS.get(Path(target["script"]).suffix, "")
     manifest = changes.pop("manifest", MANIFEST)
@@ -128,7 +107,7 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
         "facts": FACTS,
         "image": image,
         "binds": binds,
-        "run": "/home/user/project/runs/train-0001",
+        "run": f"{project}/runs/train-0001",
         "directory": str(Path.cwd()),
         "findings": tuple(wrong),
     }
@@ -137,7 +116,8 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
 
 def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Case:
     """Return a case in a runtime."""
-    others = {"image": REFERENCE if RUNTIMES[runtime].image else ""} if runtime in RUNTIMES else {}
+    row = RUNTIMES.get(runtime)
+    others = {"image": REFERENCE if row and row.image else ""}
     needed, looked_up = LOOKED_UP.get(runtime, ({}, others))
     return make_case({"runtime": runtime, **needed, **(job or {})}, **(looked_up | changes))
 
@@ -152,25 +132,13 @@ def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
 
 
 def script_case(
-    name: str,
-    source: Source | None = None,
-    *,
-    frameworks: Collection[str] | None = None,
-    job: Job | None = None,
-    launcher: str = "",
+    name: str, source: Source, *, frameworks: Collection[str] | None = None, job: Job
 ) -> Case:
     """A script that was read, of which nothing else is known but what an image holds."""
-    held = (
-        None if frameworks is None else replace(MANIFEST, frameworks=dict.fromkeys(frameworks, ""))
-    )
-    return Case(
-        job or Job(),
-        LOCAL,
-        target=Target(name),
-        launcher=LAUNCHERS.get(launcher),
-        image=Image(manifest=held),
-        source=source or Source(),
-    )
+    manifest = None
+    if frameworks is not None:
+        manifest = replace(MANIFEST, frameworks=dict.fromkeys(frameworks, ""))
+    return Case(job, LOCAL, target=Target(name), image=Image(manifest=manifest), source=source)
 
 
 def first(failures: Sequence[Failure]) -> Failure | None:

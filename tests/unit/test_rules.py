@@ -190,9 +190,7 @@ CASES = [
     (coded("A100", f"sm_{'9' * 5000}"), "--image", "no code for A100"),
     (coded("unheard-of", "sm_70"), "", ""),
     (unbuilt(partition="amd_h100_2", gpus=2), "", ""),
-    (unbuilt(), "--image", "its recipe has sm_75"),
     (unbuilt(), "--image", "; --image pytorch_cuda12, which has"),
-    (unbuilt("570.86", partition="amd_h100_2", gpus=2), "--image", "an older CUDA: toolkit image search ngc"),
     (unbuilt("570.86", partition="amd_h100_2", gpus=2), "--image", "CUDA 13.0 of the image needs NVIDIA's driver 580 or newer, the nodes have 570.86"),
     # ports and modules
     (meeting(20000, 20063), "", ""),
@@ -284,6 +282,7 @@ LOOKED: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (files.cache, {"env": {"HF_HOME": "$HERE/hf"}}, {"scratch": "/scratch"}, "HF_HOME?", "HF_HOME=/scratch/cache"),
     (files.architecture, {}, {}, "", ""),
     (files.architecture, {"image": "i.sif"}, {}, "--image?", "guessed"),
+    (files.architecture, {"image": "i.sif", "runtime": "pyxis"}, {}, "", ""),  # of an image that is no SIF
     (files.architecture, {"image": "i.sif"}, {"access": "local-cluster"}, "--image", "the nodes are this machine"),
     (files.architecture, {"image": "i.sif", "partition": "x"}, {"partitions": ARMS}, "", ""),
     (files.architecture, {"image": "i.sif", "partition": "y"}, {"partitions": ARMS}, "--image", "the nodes of y are x86_64"),

@@ -52,12 +52,7 @@ class Job:
     """A script that runs with stand-ins."""
 
     def __init__(
-        self,
-        directory: Path,
-        job: dict[str, Any],
-        away: dict[str, int],
-        *,
-        restarts: int = 0,
+        self, directory: Path, job: dict[str, Any], away: dict[str, int], *, restarts: int = 0
     ) -> None:
         self.directory = directory
         self.run = directory / "runs/x-0001"
@@ -124,28 +119,34 @@ class Job:
         self.process.communicate()
 
 
-@pytest.mark.parametrize("signals", [1, 2, 5])
+REQUEUED = {"requeue": True, "time": "4"}
+
+
+def told(
+    directory: Path, code: int, job: dict[str, Any], *, signals: int = 1, **away: int
+) -> tuple[int, str]:
+    """Return how a job ends that is told to stop, and whose ranks then end with a code."""
+    running = Job(directory, {**REQUEUED, **job}, away)
+    running.wait_for("started")
+    for _ in range(signals):
+        running.tell()
+    running.leave(code)
+    return running.end()
+
+
+@pytest.mark.parametrize("signals", [1, 5])
 def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(
     signals, tmp_path
 ):
     """Each signal interrupts the shell's "wait", which must not be taken for the end of the ranks."""
-    job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4"}, {})
-    job.wait_for("started")
-    for _ in range(signals):
-        job.tell()
-    job.leave(0)
-    code, printed = job.end()
+    code, printed = told(tmp_path, 0, {"max_requeues": 1}, signals=signals)
     assert code == 0, printed
     assert "exit code 0" in printed
 
 
 def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path):
     """The script tells which signal came and what an exit code means, before anybody has to guess."""
-    job = Job(tmp_path, {"requeue": True, "time": "4"}, {})
-    job.wait_for("started")
-    job.tell()
-    job.leave(0)
-    code, printed = job.end()
+    code, printed = told(tmp_path, 0, {})
     assert code == 0, printed
     for words in (
         "Slurm sent USR1, about 60 s before",
@@ -156,8 +157,14 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path):
         assert words in printed
 
 
+def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):
+    code, printed = told(tmp_path, 75, {}, scontrol=999)
+    assert code == 75
+    assert "did not put the job back" in printed
+
+
 def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path):
-    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "squeue": 2})
+    job = Job(tmp_path, REQUEUED, {"scontrol": 3, "squeue": 2})
     job.wait_for("started")
     job.tell()
     job.wait_for("signaled")
@@ -190,8 +197,8 @@ def test_a_retry_is_for_the_infrastructure_and_bounded(tmp_path):
 def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path, monkeypatch):
     """A notification that fails is a line of the log; a job that goes back into the queue tells nothing."""
     monkeypatch.setenv("LC_ALL", "C")
-    told = tmp_path / "told"
-    words = {"notify": f'echo "$NOTIFY_TEXT" >{told}; exit 7', "env": {"TOK": 's3"cr\\et'}}
+    notified = tmp_path / "notified"
+    words = {"notify": f'echo "$NOTIFY_TEXT" >{notified}; exit 7', "env": {"TOK": 's3"cr\\et'}}
     job = Job(tmp_path, {**words, "secret": ("TOK",)}, {})
     job.wait_for("started")
     reports = job.run / "report"
@@ -209,12 +216,12 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path, m
     assert "warning: --notify failed with exit code 7" in printed
     assert re.fullmatch(
         r"x-0001, job 7: exit code 3 after 0 min; KeyError:  +a +\*{4} \$\(id\) xx한{9,}\n",
-        told.read_text("utf-8"),
+        notified.read_text("utf-8"),
     )
-    told.unlink()
+    notified.unlink()
     (tmp_path / "leave").unlink()
     (tmp_path / "started").unlink()
-    job = Job(tmp_path, {**words, "requeue": True, "retry": 1, "time": "4"}, {})
+    job = Job(tmp_path, {**words, **REQUEUED, "retry": 1}, {})
     job.wait_for("started")
     job.tell()
     job.leave(75)
@@ -222,18 +229,8 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path, m
     while job.process.poll() is None:  # one may come just before the shell begins to sleep
         os.killpg(job.process.pid, signal.SIGTERM)
         time.sleep(0.2)
-    assert not told.exists()
+    assert not notified.exists()
     assert not (job.run / "logs/7.0.open").exists(), "the attempt was not lost"
-
-
-def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):
-    job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 999})
-    job.wait_for("started")
-    job.tell()
-    job.leave(75)
-    code, printed = job.end()
-    assert code == 75
-    assert "did not put the job back" in printed
 
 
 def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(tmp_path):
@@ -326,17 +323,16 @@ def test_two_jobs_at_once_make_one_copy(tmp_path):
     assert (tmp_path / "copies").read_text() == "copied\n"
 
 
-@pytest.mark.parametrize(
-    ("listening", "silent", "works"), [((), (), True), ((0, 1), (), False), ((), (0, 1), True)]
-)
-def test_the_search_for_ports_of_tensorflow_ends(listening, silent, works):
+@pytest.mark.parametrize("state", ["free", "taken", "silent"])
+def test_the_search_for_ports_of_tensorflow_ends(state):
     """Of two ports none is taken, both are, or both drop packets, as a firewall does."""
     with ExitStack() as stack:
         one, two = neighbours(stack)
-        for number in listening:
-            (one, two)[number].listen()
-        for number in silent:
-            fill(stack, (one, two)[number])
+        for port in (one, two):
+            if state == "taken":
+                port.listen()
+            elif state == "silent":
+                fill(stack, port)
         ports = (one.getsockname()[1], two.getsockname()[1])
         decided = replace(decide(make_case({"launcher": "tensorflow"}, manifest=None)), ports=ports)
         text = scripts.script(decided)
@@ -349,7 +345,7 @@ def test_the_search_for_ports_of_tensorflow_ends(listening, silent, works):
             check=False,
             timeout=120,  # one silent port alone takes 130 s by itself
         )
-    if works:
+    if state != "taken":
         assert done.stdout.count("127.0.0.1:") == 2, done.stderr
     else:
         assert done.returncode == 1

@@ -108,7 +108,6 @@ def test_nobody_relaxes_what_a_site_demands(origin, site, signed, key):
         ("partition=long", "partition", "long"),
         ("exclusive", "exclusive", True),
         ("exclusive=user", "exclusive", "user"),
-        ("job-name=mine", "job_name", "mine"),
     ],
 )
 def test_an_option_with_a_flag_of_its_own_is_that_flag(given, key, value):
@@ -133,7 +132,6 @@ def variables(**values: str) -> Layer:
     ("name", "text", "values"),
     [
         ("NODES", "3", {"nodes": 3}),
-        ("PARTITION", "7", {"partition": "7"}),
         ("IMAGES", "/x", {}),
         ("BIND", "/a:/a '/b c:/b':ro", {"bind": ("/a:/a", "/b c:/b:ro")}),
         ("ENV", "A=1 'B=x y' C", {"env": {"A": "1", "B": "x y"}, "pass_env": ("C",)}),
@@ -166,7 +164,6 @@ SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY")
         *((name, text) for name in SWITCHES for text in ("maybe", "2")),
         *[("NODES", "many"), ("NODES", "0"), ("GPUS", "-1")],
         ("BIND", "'/a:/a"),
-        ("ENV", "''"),
         ("ENV", "=1"),
         ("SLURM", "licenses=a licenses=b"),
         ("INIT", "mpi"),

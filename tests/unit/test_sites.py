@@ -188,8 +188,7 @@ _FAILED = {"gpu": NodeProbe(problem="no node\nwas free")}
 
 
 @pytest.mark.parametrize(
-    "survey",
-    [FOUND, Survey(), replace(FOUND, probes=_FAILED, modules=None, mpi=(), local=True)],
+    "survey", [FOUND, Survey(), replace(FOUND, probes=_FAILED, modules=None, mpi=(), local=True)]
 )
 def test_every_line_that_asks_can_be_uncommented(survey):
     text = draft("ours", survey, date="2026-11-21")
