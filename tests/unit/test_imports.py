@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from tests.unit.samples import MANIFEST, make_case, read_script, write_files
 from toolkit.config import package_directory
-from toolkit.errors import PlanError
 from toolkit.model.case import Import, Source
 from toolkit.model.image import Manifest, Python
-from toolkit.planning.plan import decide
 from toolkit.rules import judge
 from toolkit.rules.image import find_package
 
@@ -64,15 +62,6 @@ def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(
     for is_stopping, message in found:
         assert is_stopping is stops
         assert all(word in message for word in words), message
-
-
-def test_a_plan_is_refused_and_can_be_forced(tmp_path):
-    read = read_script(write_files(tmp_path, {"train.py": "import gone\n"}))
-    with pytest.raises(PlanError) as caught:
-        decide(make_case(manifest=IMAGE, source=read))
-    assert caught.value.exit_code == 97
-    forced = decide(make_case(manifest=IMAGE, source=read, force="it is bound by hand"))
-    assert any("gone" in text for text in forced.warnings)
 
 
 PACKAGES = {

@@ -27,6 +27,7 @@ from tests.unit.test_scripts import IMAGENET
 from toolkit import scripts, sites
 from toolkit.errors import (
     ImageMissingError,
+    ImportsMissingError,
     LauncherMismatchError,
     NeedsInstallError,
     PlanError,
@@ -39,8 +40,8 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.model.base import from_json, to_json
-from toolkit.model.case import Case, Source
-from toolkit.model.image import Manifest, Verdict
+from toolkit.model.case import Case, Import, Source
+from toolkit.model.image import Manifest, Python, Verdict
 from toolkit.model.job import Job
 from toolkit.model.run import Plan
 from toolkit.model.site import Facts, Site
@@ -241,6 +242,10 @@ NO_PMIX = {"facts": replace(FACTS, mpi=("none", "pmi2"))}
 HYDRA = {"facts": replace(FACTS, mpirun="HYDRA build details:")}
 PROGRAM = {"script": "accelerate", "is_program": True, "manifest": HOLDS_ALL}
 MODULES = {"site": replace(LOCAL, modules=("gcc/10",), available_modules=("gcc/10",))}
+GONE = Source(
+    python=True, imports=("torch.distributed",), needed=(Import("gone", "train.py", 1, "gone"),)
+)
+PYTHON = replace(MANIFEST, pythons=(Python(path="python3", version="3.11.2", modules=("torch",)),))
 LACKING = {"manifest": replace(MANIFEST, frameworks={"numpy": "1"}, mpi=())}
 
 # The kind of error, and for each the job, the rest of the case, the place, and words of the message.
@@ -309,6 +314,7 @@ REFUSED: dict[type[ToolkitError], list[tuple[dict[str, Any], dict[str, Any], str
         ({"runtime": "docker", "nodes": 2}, {}, "--nodes", "an engine does not know"),
         ({"interactive": True, "time": "2:00:00"}, {"site": replace(LOCAL, interactive_minutes=60)}, "--time", "60 minutes at most"),
     ],
+    ImportsMissingError: [({}, {"source": GONE, "manifest": PYTHON}, "imports", "has no gone (train.py, line 1)")],
     NeedsInstallError: [({"launcher": "mpirun"}, {"facts": FACTS}, "--launcher mpirun", "no mpirun on PATH")],
     LauncherMismatchError: [
         *(({"launcher": name}, {"manifest": image("tensorflow")}, "--launcher", f"{name} needs torch") for name in ("torchrun", "srun", "spawn")),

@@ -76,11 +76,9 @@ def cases() -> dict[str, Case]:
         "torchrun-elastic": make_case({"nodes": "1:4"}),
         "shell": make_case({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", is_program=True),
         "notebook": make_case(GPUS | {"launcher": "notebook", "arguments": ("1800", "it's $(touch pwned)")}, script="jupyter", is_program=True),
-        "sweep": make_case({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
         "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
         "torchrun-retry": make_case({"retry": 2}),
         "torchrun-notify": make_case({"notify": "https://hooks.example/T0KEN", "env": {"HF_TOKEN": "hf_secret"}, "secret": ("HF_TOKEN",)}),
-        "torchrun-staged": make_case({"stage_image": True}, version="0f3a-428126100"),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case(GPUS | {"launcher": "srun"}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
@@ -364,10 +362,10 @@ def test_hostile_arguments_and_variables_arrive_in_each_runtime(runtime, launche
 
 @pytest.mark.parametrize("launcher", [name for name in STARTING if name != "shell"])
 def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(launcher, tmp_path):
-    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,$(touch pwned)",)}
+    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,it's $(touch pwned)",)}
     given = make_case(job, manifest=None, facts=OPEN_MPI, **below(tmp_path))
     arguments, inside = captured(decide(given), tmp_path)
-    assert arguments[-2:] == ["--lr", "$(touch pwned)"]
+    assert arguments[-2:] == ["--lr", "it's $(touch pwned)"]
     assert any(word.endswith('trap "" USR1; exec "$@"') for word in arguments)
     assert inside["TOOLKIT_POINT"] == str(tmp_path / "runs/x-0001/points/1")
     assert (tmp_path / "runs/x-0001/points/1").is_dir()
