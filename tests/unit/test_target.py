@@ -17,6 +17,7 @@ TARGETS: list[tuple[dict[str, str], str, bool, str, dict[str, object]]] = [
     ({"src/train.py": ""}, "src/train.py", False, "src/train.py", {}),
     (WHOLE, "digits", False, "digits/train.py", {"nodes": 2, "job_name": "digits"}),
     ({}, "jobs/digits-ddp", False, "/jobs/digits-ddp/train.py", {"launcher": "torchrun"}),  # shipped
+    ({"mine/job.toml": 'script = "accelerate"\nlauncher = "none"\n'}, "mine", False, "accelerate", {"launcher": "none"}),
     # A folder does not hide a program of the image, unless it is a job.
     ({"accelerate/x": ""}, "accelerate", True, "accelerate", {}),
     ({"accelerate/train.py": "", "accelerate/job.toml": JOB}, "accelerate", True, "accelerate/train.py", {"nodes": 2}),
