@@ -118,12 +118,9 @@ def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path)
     assert (second.busy, second.power, second.limit) == (0.0, None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1-02:03:04", 93784), ("00:19.5", 19.5), ("INVALID", 0), ("1.2.3", 0), (":", 0), ("..", 0)],
-)
-def test_a_cpu_time_that_is_none_counts_nothing(text, seconds):
-    assert accounting.seconds_of(text) == seconds
+def test_a_cpu_time_that_is_none_counts_nothing():
+    times = {"1-02:03:04": 93784, "00:19.5": 19.5, "INVALID": 0, "1.2.3": 0, ":": 0, "..": 0}
+    assert {text: accounting.seconds_of(text) for text in times} == times
 
 
 def test_a_cluster_without_accounting_is_told_plainly(tmp_path):
