@@ -24,7 +24,6 @@ from toolkit.bench.scale import study
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Options, Study
 from toolkit.bench.scale.report import remarks, series, table, write_reports
-from toolkit.bench.scale.study import PlannedPoint
 from toolkit.cli import console
 from toolkit.cli.follow import show_explanation, show_outcome
 from toolkit.cli.options import flags, job_options, job_options_except, split_words
@@ -526,7 +525,7 @@ def _job_settings(values: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bool) -> None:
+def _show_plan(planned: Sequence[study.PlannedPoint], options: Options, *, as_json: bool) -> None:
     rows = [
         {
             "point": entry.point.key,

@@ -48,7 +48,6 @@ from toolkit.rules.files import unseen
 from toolkit.runs import ssh, status
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run, find
-from toolkit.runs.ssh import Door
 from toolkit.runs.submit import finish_salloc, released_after, start_salloc, submit, wait_for_nodes
 from toolkit.shell import become, interrupted_by_signals
 from toolkit.slurm.client import PATIENCE, Wait, patiently
@@ -215,12 +214,12 @@ def forward_server(
     return carry(door, _entrance(door, socket_path), port or own, as_json=as_json)
 
 
-def _entrance(door: Door, path: Path | None) -> ssh.Entrance:
+def _entrance(door: ssh.Door, path: Path | None) -> ssh.Entrance:
     return ssh.Entrance((path or ssh.socket_path(door)).absolute())
 
 
 def carry(
-    door: Door,
+    door: ssh.Door,
     entrance: ssh.Entrance,
     port: int,
     path: str = "/",
@@ -254,7 +253,7 @@ def carry(
 
 
 def _show_way_in(
-    door: Door, entrance: ssh.Entrance, port: int, path: str, *, as_json: bool
+    door: ssh.Door, entrance: ssh.Entrance, port: int, path: str, *, as_json: bool
 ) -> None:
     arrival = os.environ.get("TOOLKIT_HOP", "")  # where connections arrive on a laptop (--on)
     own = arrival if arrival.startswith("/") else ""

@@ -14,7 +14,6 @@ from toolkit.cli import console
 from toolkit.errors import EXHAUSTED, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import library
-from toolkit.images.recipe.library import FORMATS
 from toolkit.images.recipe.names import list_recipes, require_image_name
 from toolkit.quoting import shell as quoted
 from toolkit.units import human_size, human_time
@@ -299,7 +298,7 @@ def _write_recipe(path: Path, text: str) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(tuple(FORMATS)),
+    type=click.Choice(tuple(library.FORMATS)),
     help="Format of the definition (default: apptainer; for --write, both).",
 )
 @click.option(
@@ -345,7 +344,7 @@ def render(
             console.document(library.render(library.load(recipe, features), form or "apptainer"))
             continue
         resolved = library.load(recipe)
-        for each in (form,) if form else FORMATS:
+        for each in (form,) if form else library.FORMATS:
             path, text = library.definition_path(recipe, each), library.render(resolved, each)
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
                 write_atomically(path, text)

@@ -17,7 +17,6 @@ from toolkit.images.store import store
 from toolkit.images.store.cache import Cache
 from toolkit.images.store.signatures import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
-from toolkit.images.store.store import find
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.verdicts import save, verdicts
 from toolkit.planning.settings import find_site
@@ -58,7 +57,7 @@ def verify(
       toolkit image verify pytorch_22.03 --nodes 2 --gpus-per-node 4 --partition cas_v100_4
       toolkit image verify /apps/images/pytorch.sif --json
     """
-    image = find(name)
+    image = store.find(name)
     require_apptainer()
     offer, reason = find_site(site or "auto", required=bool(site or nodes))
     settings = {name: value for name, value in job_options.items() if value}
@@ -111,7 +110,7 @@ def sign(name: str, key: Path, replace: bool, as_json: bool) -> None:
     A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in
     its job.toml or toolkit.toml.
     """
-    image = find(name)
+    image = store.find(name)
     with console.Steps() as progress:
         made = sign_image(image, key, progress, replace=replace)
     console.say("signed", image.path)
@@ -137,7 +136,7 @@ def verify_signature(name: str, key: str, as_json: bool) -> None:
     Example:
       toolkit image verify-signature pytorch_cpu --key key.pub
     """
-    image = find(name)
+    image = store.find(name)
     signature = verify_signed(Path(image.path), key)
     console.say("verified", f"{image.path}: all its objects are signed and unchanged")
     data = {"path": image.path, "signature": signature}

@@ -21,7 +21,6 @@ from toolkit.cli.shared import (
 )
 from toolkit.errors import JobLostError, LauncherMismatchError, ToolkitError, UsageError
 from toolkit.runs import logs, processes, records, stacks, status
-from toolkit.runs.processes import Gpu, Process
 from toolkit.runs.run import (
     Run,
     all_runs,
@@ -30,7 +29,6 @@ from toolkit.runs.run import (
     other_directories,
     remember,
 )
-from toolkit.runs.stacks import Standing
 from toolkit.units import counted, human_age, human_size, human_time
 
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
@@ -222,7 +220,7 @@ def top(run: str | None, as_json: bool, runs: Path) -> None:
         _show_usage(used, gpus)
 
 
-def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
+def _show_usage(used: Sequence[processes.Process], gpus: Sequence[processes.Gpu]) -> None:
     rows = [
         (
             *(process.host, "-" if process.rank is None else process.rank, process.pid),
@@ -230,14 +228,14 @@ def _show_usage(processes: Sequence[Process], gpus: Sequence[Gpu]) -> None:
             human_size(process.gpu_memory) if process.gpu_memory else "-",
             process.command[:80],
         )
-        for process in processes
+        for process in used
     ]
     header = ("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND")
     console.out(console.table(header, rows))
     for gpu in gpus:
         memory = f"{human_size(gpu.used)} of {human_size(gpu.total)}"
         console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")
-    if not processes:
+    if not used:
         console.note("no process works yet")
 
 
@@ -276,7 +274,7 @@ def ask_stacks(run: str | None, twice: int | None, as_json: bool, runs: Path) ->
     return _show_stacks(chosen, stands, ranks, as_json=as_json)
 
 
-def _ask(run: Run) -> tuple[list[Standing], list[Standing]]:
+def _ask(run: Run) -> tuple[list[stacks.Standing], list[stacks.Standing]]:
     """Return what all processes of a running job do, and of them those that stand for its ranks."""
     run.require_own()
     if not stacks.can_answer(run.plan):
@@ -299,7 +297,7 @@ def _ask(run: Run) -> tuple[list[Standing], list[Standing]]:
 
 
 def _show_stacks(
-    run: Run, stands: Sequence[Standing], ranks: Sequence[Standing], *, as_json: bool
+    run: Run, stands: Sequence[stacks.Standing], ranks: Sequence[stacks.Standing], *, as_json: bool
 ) -> int:
     plan = run.plan
     groups = stacks.equal_stacks(stands, ranks)
@@ -308,7 +306,17 @@ def _show_stacks(
         "run": run.name,
         "summary": text,
         "written": stacks.written(stands),
-        "ranks": [_as_data(stand) for stand in ranks],
+        "ranks": [
+            {
+                "rank": stand.process.rank,
+                "label": stand.label,
+                "host": stand.process.host,
+                "pid": stand.process.pid,
+                "text": stand.position,
+                "moved": stand.moved if stand.before else None,
+            }
+            for stand in ranks
+        ],
         "missing": stacks.without_file(ranks, plan),
         "stacks": groups,
     }
@@ -328,17 +336,6 @@ def _show_stacks(
             lines.append(f"{line}   {code}" if code else line)
     console.result(data, "\n".join(lines), as_json=as_json)
     return 0 if groups else 1
-
-
-def _as_data(stand: Standing) -> dict[str, object]:
-    return {
-        "rank": stand.process.rank,
-        "label": stand.label,
-        "host": stand.process.host,
-        "pid": stand.process.pid,
-        "text": stand.position,
-        "moved": stand.moved if stand.before else None,
-    }
 
 
 @click.command("cancel")

@@ -18,7 +18,6 @@ from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
 from toolkit.planning.settings import cluster_of, find_cluster
 from toolkit.rules import described
-from toolkit.sites import comment_example, comment_form
 from toolkit.sites.survey import against, draft, survey, within
 from toolkit.trust import require_trusted
 from toolkit.units import counted
@@ -237,7 +236,7 @@ def _lines(site: Site, file: str) -> Iterator[str]:
     }
     if site.comment:
         rows["--comment"] = (
-            f"{comment_form(site.comment)}   such as {comment_example(site.comment)} "
+            f"{sites.comment_form(site.comment)}   such as {sites.comment_example(site.comment)} "
             f"({site.comment.source}, {site.comment.date})"
         )
     for word, options in (("required", site.required), ("forbidden", site.forbidden)):

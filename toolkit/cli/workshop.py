@@ -18,9 +18,7 @@ from toolkit.units import counted, human_size
 from toolkit.workshops import archive, exercises, results
 from toolkit.workshops import join as joining
 from toolkit.workshops import pack as packing
-from toolkit.workshops.archive import Verify
 from toolkit.workshops.checks import examine
-from toolkit.workshops.exercises import create, load
 from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
@@ -46,7 +44,7 @@ def new(directory: Path) -> None:
     Example:
       toolkit workshop new first-steps
     """
-    create(directory)
+    exercises.create(directory)
     word = shell(str(directory))
     console.fact("written", str(directory))
     console.fact("next", f"edit {word}/workshop.toml; toolkit workshop pack {word}")
@@ -62,7 +60,7 @@ def show(folder: Path, as_json: bool) -> None:
     Example:
       toolkit workshop show first-steps
     """
-    workshop = load(folder)
+    workshop = exercises.load(folder)
     facts = {
         "date": workshop.date or "-",
         "people": workshop.people,
@@ -133,7 +131,7 @@ def pack(
 @click.argument("packed", metavar="FILE", type=FOLDER)
 @click.argument("directory", type=FOLDER)
 @key_option
-def unpack(packed: Path, directory: Path, verify: Verify | None) -> None:
+def unpack(packed: Path, directory: Path, verify: archive.Verify | None) -> None:
     """Unpack a workshop for all participants of a cluster.
 
     \b
@@ -171,7 +169,11 @@ def unpack(packed: Path, directory: Path, verify: Verify | None) -> None:
 @key_option
 @json_option
 def join(
-    source: str, directory: Path | None, share: bool | None, verify: Verify | None, as_json: bool
+    source: str,
+    directory: Path | None,
+    share: bool | None,
+    verify: archive.Verify | None,
+    as_json: bool,
 ) -> None:
     """Copy the exercises of a workshop, and check that they can run here.
 
@@ -235,7 +237,7 @@ def open_(folder: Path) -> None:
 
 def results_of(folder: Path) -> Path:
     """Return the directory of results that a workshop names."""
-    workshop = load(folder)
+    workshop = exercises.load(folder)
     if not workshop.results:
         raise UsageError(
             "the workshop names no directory of results",
@@ -256,7 +258,7 @@ def status(folder: Path, as_json: bool) -> None:
       toolkit workshop status first-steps
     """
     participants, unread = results.read_all(results_of(folder), folder.resolve().name)
-    names = [exercise.name for exercise in load(folder).exercises]
+    names = [exercise.name for exercise in exercises.load(folder).exercises]
     rows = [
         (each.name, *(_cell(each.exercises.get(name)) for name in names)) for each in participants
     ]
@@ -288,7 +290,7 @@ def close(folder: Path, unpacked: Path | None) -> None:
       toolkit workshop status --json first-steps > results.json
       toolkit workshop close first-steps --unpacked /scratch/workshops/first-steps
     """
-    shared = load(folder).results
+    shared = exercises.load(folder).results
     if shared and Path(shared).exists():
         count = results.close_directory(Path(shared))
         console.fact("closed", f"{shared}: {counted(count, 'file')}")
@@ -372,7 +374,7 @@ def rehearse(
         if not removed:
             console.fact("clean", "no rehearsal that was killed has left anything here")
         return 0
-    count = people or load(folder).people
+    count = people or exercises.load(folder).people
     with console.Steps() as steps:
         report = acts.rehearse(folder, steps, people=count, nodes=nodes, only=only)
     header, *rows = reports.rows(report)
