@@ -108,7 +108,7 @@ CASES = (
         refused=True,
     ),
     _case("unknown-option", "#SBATCH --ntask=1", "#SBATCH --ntasks=1", refused=True),
-    _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per-node=1", refused=True),
+    _case("unknown-option", "#SBATCH --nodez=1", "#SBATCH --tasks-per=1", refused=True),
     _case(
         "variable-in-directive",
         "#SBATCH --output=/scratch/${USER}/%j.log",
