@@ -55,6 +55,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         ("run --env =A jobs/digits-ddp", 64, ("NAME=VALUE",)),
         ("run no-such-script.py", 66, ("no script", "no-such-script.py")),
         ("lint no-such-script", 78, ("no-such-script", "cannot be read: No such file")),
+        ("docs run/pendin", 64, ("close     run/pending",)),
         ("logs no-such-run", 84, ("no run",)),
         ("site show generik", 85, ("at        NAME", "close     generic")),
         ("run --site generik jobs/digits-ddp", 85, ("generic",)),
@@ -65,6 +66,35 @@ def test_mistakes(line, code, words):
     assert got == code
     for word in (*words, f"exit {code}:"):
         assert word in error
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("docs", ("TOPIC", "run/pending")),
+        ("docs pending", ("# ", "toolkit explain")),
+        ("site list", ("NAME", "neuron")),
+        ("site show neuron", ("--comment", "PARTITION", "amd_a100nv_8", "note: ")),
+        ("site rules", ("RULE", "ASKS FOR")),
+        ("site schema", ('"properties"',)),
+        ("site use neuron", ("site       neuron   (in ",)),
+        ("lint --rules", ("WHAT MUST HOLD",)),
+        ("image show pytorch:22.03", ("FACT", "SOURCE", "unknown")),
+        ("image search ngc 22.03", ("KIND", "tensorflow:22.03  release")),
+        ("image render pytorch_cpu", ("Bootstrap: ", "%post")),
+        ("image render pytorch_cpu --format docker", ("FROM ",)),
+        ("image new mine --from pytorch_cpu --pip einops==0.8.1", ("mine.toml",)),
+        ("workshop new first", ("written    first", "toolkit workshop pack first")),
+    ],
+)
+def test_answers_that_need_no_cluster(line, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
+    code, out, error = said(*line.split())
+    assert code == 0, error
+    for word in words:
+        assert word in out
 
 
 @pytest.mark.parametrize("line", ["ps", "image list", "doctor", "run x.py"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_cli import said
 from tests.unit.test_readme import DOCS, ROOT
 from toolkit.cli import learn
 from toolkit.cli import main as cli
@@ -25,22 +24,19 @@ def guides() -> list[Path]:
     return [path for path in PAGES if parts[path] in RUN]
 
 
-@pytest.mark.parametrize("page", guides(), ids=lambda path: str(path.relative_to(DOCS)))
-def test_each_command_of_a_guide_has_a_prompt(page):
-    for block in blocks(page.read_text(encoding="utf-8")):
-        assert set(block.marks) <= set(MARKS)
-        if block.language == "console":
-            assert commands(block)
-        else:
-            assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"line {block.line}"
-            assert set(block.marks) <= {"file"}, f"line {block.line}"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_each_block_of_commands_is_run_or_marked(page):
-    shown = blocks(page.read_text(encoding="utf-8"))
-    marks = [set(block.marks) for block in shown if block.language == "console"]
-    assert page in guides() or all(mark & {"not-run", "overview"} for mark in marks)
+    is_run = page in guides()
+    for block in blocks(page.read_text(encoding="utf-8")):
+        marks = set(block.marks)
+        if block.language == "console" and is_run:
+            assert marks <= set(MARKS)
+            assert commands(block)
+        elif block.language == "console":
+            assert marks & {"not-run", "overview"}
+        elif is_run:
+            assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"line {block.line}"
+            assert marks <= {"file"}, f"line {block.line}"
 
 
 def overviews() -> list[str]:
@@ -74,13 +70,6 @@ def test_a_page_is_printed_without_what_only_the_site_needs(topic):
     assert text.startswith("# ")
     assert "toctree" not in text
     assert not re.search("^<!-- ", text, re.MULTILINE)
-
-
-def test_the_command_lists_and_prints_pages_and_names_the_nearest():
-    assert "run/pending" in said("docs")[1]
-    assert "toolkit explain" in said("docs", "run/pending")[1]
-    code, _, error = said("docs", "run/pendin")
-    assert (code, "close     run/pending" in error) == (64, True)
 
 
 CATALOGS = sorted((DOCS / "locale").rglob("*.po"))
