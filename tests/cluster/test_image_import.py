@@ -17,9 +17,7 @@ from tests.cluster.image_fixtures import copy_program
 from tests.cluster.trees import docker_tree, environment_of, programs_environment, sif_tree
 from toolkit.images.host import host_config as host
 
-_PROGRAMS = (
-    *"tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln pwd touch".split(),
-)
+_PROGRAMS = "tar gzip base64 mktemp dirname mv setpriv getent cut bash sort chmod ln touch"
 BASE = "registry.example.org/stand-in/importing:1"
 
 ORDER = """\
@@ -79,9 +77,8 @@ def importing_base(
     """A handful of programs more than tiny, in the registry, and in the engine under the name of the Dockerfiles."""
     base = tmp_path_factory.mktemp("base")
     subprocess.run(["cp", "-a", f"{tiny_base}/.", base], check=True)
-    for program in _PROGRAMS:
-        if program != "pwd":
-            copy_program(program, base)
+    for program in _PROGRAMS.split():
+        copy_program(program, base)
     (base / "bin/pip").unlink()  # a stand-in, of which no check can tell what is installed
     (base / "etc/passwd").write_text(
         "root:x:0:0:root:/root:/bin/sh\nworker:x:501:502:worker:/home/worker:/bin/sh\n"
@@ -124,45 +121,35 @@ def context(store: Docked) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("name", "text"), [("order", ORDER), ("odd", ODD)])
-@pytest.mark.parametrize("engine", ["apptainer", "flat", "docker"])
-def test_a_dockerfile_and_its_recipe_give_the_same_image(
-    store, context, docker_engine, name, text, engine
-):
-    (context / "Dockerfile").write_text(text)
-    imported = store.run(
-        "import", context / "Dockerfile", "--name", "tiny", "--directory", store.place
-    )
+def both_make_the_same(
+    store: Docked, engine: TestEngine, name: str, context: Path, *options: str
+) -> None:
+    """Docker itself and our recipe make the same files and the same environment."""
+    words = ("import", context / "Dockerfile", "--name", name, "--directory", store.place)
+    imported = store.run(*words)
     assert imported.returncode == 0, imported.stderr
-    words = ("--flat",) if engine == "flat" else ("--engine", engine)
-    built = store.run("build", store.place / "tiny.toml", *words)
+    built = store.run("build", store.place / f"{name}.toml", *options, seconds=600)
     assert built.returncode == 0, built.stderr
-    docker_engine.client(
-        "build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(context)
-    )
+    sif, by_docker = store.images / f"{name}.sif", f"by-docker:{name}"
+    engine.client("build", "-q", "--network", "host", "-t", by_docker, str(context))
     # Apptainer shows an image another /tmp, also while it builds it flat.
-    unlike = ("tmp", "var/tmp") if engine == "flat" else ()
+    unlike = ("tmp", "var/tmp") if "--flat" in options else ()
     ours, theirs = (
-        sif_tree(store.images / "tiny.sif"),
-        docker_tree(docker_engine, f"by-docker:{name}"),
+        {path: entry for path, entry in tree.items() if not path.startswith(unlike)}
+        for tree in (sif_tree(sif), docker_tree(engine, by_docker))
     )
-    different = {
-        path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)
-    }
-    assert {path: both for path, both in different.items() if not path.startswith(unlike)} == {}
-    assert sorted(set(ours) - set(theirs)) == []
-    assert environment_of(store.images / "tiny.sif") == docker_environment(
-        docker_engine, f"by-docker:{name}"
-    )
+    paths = ours.keys() | theirs.keys()
+    different = {path for path in paths if ours.get(path) != theirs.get(path)}
+    assert {path: (theirs.get(path), ours.get(path)) for path in different} == {}
+    run = "run --rm --network none --user 0 --entrypoint env".split()
+    assert environment_of(sif) == programs_environment(engine.client(*run, by_docker))
 
 
-def docker_environment(engine: TestEngine, image: str) -> dict[str, str]:
-    """The environment that Docker gives the image's programs."""
-    return programs_environment(
-        engine.client(
-            "run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "env", image
-        )
-    )
+@pytest.mark.parametrize("text", [ORDER, ODD], ids=["order", "odd"])
+@pytest.mark.parametrize("how", [(), ("--flat",), ("--engine", "docker")], ids=str)
+def test_a_dockerfile_and_its_recipe_give_the_same_image(store, context, docker_engine, text, how):
+    (context / "Dockerfile").write_text(text)
+    both_make_the_same(store, docker_engine, "tiny", context, *how)
 
 
 DOCKERFILES = Path(__file__).parent.parent / "dockerfiles"
@@ -173,29 +160,20 @@ def debian(docker_engine: TestEngine, registry: TestRegistry) -> str:
     """Debian with Python and pip, as an image in the registry and in the engine, able to reach what this machine reaches."""
     root = Path(tempfile.mkdtemp(prefix="toolkit-test-debian-", dir="/var/tmp"))
     root.chmod(0o755)  # it becomes the mode of / in the image, where users are not root
-    packages = "python3,python3-pip,python3-venv,ca-certificates,tzdata"
-    words = [
-        *"debootstrap --variant=minbase".split(),
-        f"--include={packages}",
-        "bookworm",
-        str(root),
-        host.debian_mirror("bookworm"),
-    ]
-    subprocess.run(words, check=True, capture_output=True)
+    packages = "--include=python3,python3-pip,python3-venv,ca-certificates,tzdata"
+    words = ("debootstrap", "--variant=minbase", packages, "bookworm")
+    mirror = host.debian_mirror("bookworm")
+    subprocess.run([*words, root, mirror], check=True, capture_output=True)
     authorities = host._certificates(host.read_pip_settings())
     if authorities is not None:
         shutil.copy(authorities, root / "etc/ssl/certs/of-the-host.crt")
         (root / "etc/pip.conf").write_text("[global]\ncert = /etc/ssl/certs/of-the-host.crt\n")
-    (root / "etc/apt/apt.conf.d/99-host").write_text(
-        host.collect_host_config().files.get("apt.conf", "")
-    )
+    apt = host.collect_host_config().files.get("apt.conf", "")
+    (root / "etc/apt/apt.conf.d/99-host").write_text(apt)
     for empty in ("etc/resolv.conf", "etc/hostname"):
         (root / empty).write_text("")
-    packed = subprocess.run(
-        ["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."],
-        capture_output=True,
-        check=True,
-    ).stdout
+    tar = ("tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", ".")
+    packed = subprocess.run(tar, capture_output=True, check=True).stdout
     subprocess.run(["rm", "-rf", root], check=True)
     name = f"{registry.name}/library/debian:bookworm"
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -221,21 +199,5 @@ def debian_store(
     "name", sorted(path.parent.name for path in DOCKERFILES.glob("*/Dockerfile"))
 )
 def test_dockerfiles_as_people_write_them(debian_store, docker_engine, name):
-    """Ten Dockerfiles with what people do in them: Docker itself and our recipe make the same files and the same environment."""
-    store, recipe = debian_store, debian_store.place / f"{name}.toml"
-    imported = store.run(
-        "import", DOCKERFILES / name / "Dockerfile", "--name", name, "--directory", store.place
-    )
-    assert imported.returncode == 0, imported.stderr
-    built = store.run("build", recipe, "--engine", "apptainer", seconds=600)
-    assert built.returncode == 0, built.stderr
-    sif = store.images / f"{name}.sif"
-    docker_engine.client(
-        "build", "-q", "--network", "host", "-t", f"by-docker:{name}", str(DOCKERFILES / name)
-    )
-    ours, theirs = sif_tree(sif), docker_tree(docker_engine, f"by-docker:{name}")
-    assert {
-        path: (theirs[path], ours.get(path)) for path in theirs if theirs[path] != ours.get(path)
-    } == {}
-    assert sorted(set(ours) - set(theirs)) == []
-    assert environment_of(sif) == docker_environment(docker_engine, f"by-docker:{name}")
+    """Ten Dockerfiles with what people do in them."""
+    both_make_the_same(debian_store, docker_engine, name, DOCKERFILES / name)
