@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -219,8 +220,12 @@ class Controller:
         self.inside(f"pkill -{name} -x {daemon}")
 
     def words(self, daemon: str) -> str:
-        """The command line of a daemon, so that it can be started again."""
-        return self.inside(f"tr '\\0' ' ' </proc/$(pgrep -o -x {daemon})/cmdline").strip()
+        """The command line of a daemon with its environment, so that it can be started again."""
+        process = f"/proc/$(pgrep -o -x {daemon})"
+        environ, command = (
+            self.inside(f"cat {process}/{file}").split("\0")[:-1] for file in ("environ", "cmdline")
+        )
+        return shlex.join(("env", "-i", *environ, *command))
 
     def start(self, command: str) -> None:
         """Start a daemon that was killed."""
@@ -263,6 +268,7 @@ def test_daemons(daemon, tally, controller, shared_dir):
     place.settle(tally)
 
 
+@pytest.mark.slow("a controller is away for a while, twice a job of half a minute")
 def test_sweep(tally, controller, shared_dir):
     """The controller killed while the last points of a sweep end, and started again."""
     place = Place(controller.toolkit, controller.env, shared_dir)
