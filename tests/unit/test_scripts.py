@@ -35,7 +35,7 @@ from tests.unit.samples import (
 from toolkit import runtimes, scripts
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, UsageError
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import INTERPRETERS, LAUNCHERS, choose
 from toolkit.model.base import from_json, to_json
 from toolkit.model.case import Case, Source
 from toolkit.model.run import Bind, Plan
@@ -68,10 +68,17 @@ OTHERS = [name for name in runtimes.RUNTIMES if name != runtimes.DEFAULT]
 STARTING = [name for name in LAUNCHERS if name not in ("submitit", "notebook")]
 
 
+def plain(launcher: str) -> Case:
+    """Return a case of a launcher, with a script of the language that it claims."""
+    scripts = (f"train{suffix}" for suffix in INTERPRETERS)
+    own = (one for one in scripts if choose(make_case({}, script=one))[0] == launcher)
+    return make_case({"launcher": launcher}, script=next(own, "train.py"))
+
+
 def cases() -> dict[str, Case]:
     """Return the scripts that have golden files: each launcher and runtime, and jobs with other settings."""
     return {
-        **{name: make_case({"launcher": name}) for name in LAUNCHERS},
+        **{name: plain(name) for name in LAUNCHERS},
         **{f"{name}-torchrun": on(name, BOUND if runtimes.get(name).image else {}) for name in OTHERS},
         "torchrun-elastic": make_case({"nodes": "1:4"}),
         "shell": make_case({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", is_program=True),

@@ -36,6 +36,7 @@ def test_a_name_is_a_script_a_job_or_a_program(files, name, program, script, own
 # The files, the name, words of the message, of the next step, and the nearest name.
 MISSING: list[tuple[dict[str, str], str, str, str, str | None]] = [
     ({"train.py": ""}, "trian.py", "no script or job trian.py", "toolkit run --help", "train.py"),
+    ({"train.sh": ""}, "trian.sh", "no script or job trian.sh", "", "train.sh"),
     ({}, "jobs/digits-dpd", "no script or job", "toolkit run --help", "jobs/digits-ddp"),
     ({}, "hostname", "no script or job", "toolkit run ... -- hostname", None),
     ({"accelerate/x": ""}, "accelerate", "folder accelerate has no job.toml", "", None),

@@ -103,7 +103,8 @@ def resolve(
         step = f"if it is a program of the image: toolkit run ... -- {name}"
     # The shipped jobs, and the scripts in the directory and in its folders.
     jobs = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
-    scripts = [str(path.relative_to(cwd)) for each in ("*.py", "*/*.py") for path in cwd.glob(each)]
+    patterns = [f"{folder}*{suffix}" for suffix in INTERPRETERS for folder in ("", "*/")]
+    scripts = [str(path.relative_to(cwd)) for each in patterns for path in cwd.glob(each)]
     raise ScriptMissingError(
         f"folder {name} has no job.toml" if path.is_dir() else f"no script or job {name}",
         place="SCRIPT",
