@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cluster.ranks import logs_of, none_left, outcome, wait_for
 from tests.hostile import HOSTILE
+from toolkit.quoting import sbatch
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -33,27 +33,31 @@ time.sleep(300)
 """
 TELLING = """\
 import json, os, sys
-sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "directory": os.getcwd()}) + "\\n")
+sys.stdout.write(json.dumps({"environment": dict(os.environ), "path": sys.path}) + "\\n")
 """
 
 
 def test_a_script_runs_without_us(toolkit, pytorch_image, shared_dir):
-    (shared_dir / "hello.py").write_text(
-        "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
-    )
-    arguments = ("--image", str(pytorch_image), "--nodes", "2", "--launcher", "horovod", "hello.py")
-    dry = toolkit("run", "--dry-run", *arguments, cwd=shared_dir)
+    """On the login side of the cluster, where Slurm's commands answer by themselves: the site is `generic`."""
+    text = "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
+    (shared_dir / "hello.py").write_text(text)
+    shape = f"--site generic --image {pytorch_image} --nodes 2 --launcher horovod hello.py".split()
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return toolkit("cluster", "exec", "--", *words, cwd=shared_dir)
+
+    run = (sys.executable, "-m", "toolkit", "run")
+    dry = call(*run, "--dry-run", *shape)
     assert not (shared_dir / "runs").exists()
-    done = toolkit("run", *arguments, cwd=shared_dir, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = call(*run, *shape)
+    assert (done.returncode, "site generic" in done.stderr) == (0, True), done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0| rank 0 on nid001", "1| rank 1 on nid002"]
     script = shared_dir / "runs/hello-0001/job.sbatch"
     assert dry.stdout == script.read_text(), "the dry run prints what is submitted"
     subprocess.run(["shellcheck", str(script)], check=True)
     for log in script.parent.glob("logs/*"):
         log.unlink()
-    alone = toolkit(
-        "cluster", "exec", "--", "sbatch", "--wait", "job.sbatch", cwd=script.parent, timeout=120
-    )
+    alone = call("bash", "-c", f"cd {script.parent} && sbatch --wait job.sbatch")
     assert alone.returncode == 0, alone.stderr
     printed = "".join(sorted(log.read_text() for log in script.parent.glob("logs/*-*.log")))
     assert printed == "rank 0 on nid001\nrank 1 on nid002\n"
@@ -67,11 +71,8 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
     launcher, how, code, launch, pytorch_image, shared_dir
 ):
     (shared_dir / "failing.py").write_text(FAILING)
-    done = launch(
-        pytorch_image,
-        f"--launcher {launcher} --nodes 2 --ntasks-per-node 2 failing.py {how}",
-        timeout=150,
-    )
+    words = f"--launcher {launcher} --nodes 2 --ntasks-per-node 2 failing.py {how}"
+    done = launch(pytorch_image, words, timeout=150)
     assert done.returncode == code, done.stdout + done.stderr
     failure = outcome(shared_dir, "failing-0001")["failure"]
     assert failure["rank"] == 2
@@ -84,88 +85,74 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
     launch, pytorch_image, shared_dir, toolkit_env
 ):
     (shared_dir / "tell.py").write_text(TELLING)
-    leaks = {
-        "PYTHONPATH": "/leak",
-        "LD_LIBRARY_PATH": "/leak",
-        "CONDA_PREFIX": "/leak",
-        "APPTAINERENV_LEAK": "1",
-        "SBATCH_PARTITION": "no",
-    }
+    paths = dict.fromkeys(("PYTHONPATH", "LD_LIBRARY_PATH", "CONDA_PREFIX"), "/leak")
+    leaks = {**paths, "APPTAINERENV_LEAK": "1", "SBATCH_PARTITION": "no"}
     done = launch(pytorch_image, "--launcher horovod tell.py", env={**toolkit_env, **leaks})
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]
-    assert not {"CONDA_PREFIX", "LEAK"} & set(told["environment"])
-    assert told["environment"]["PYTHONPATH"] == str(
-        shared_dir / "runs/tell-0001/report"
-    )  # records why a rank fails
-    assert "/leak" not in told["environment"].get("LD_LIBRARY_PATH", "")
-    assert told["environment"]["HOME"] == "/home/toolkit"
-    assert told["environment"]["PYTHONNOUSERSITE"] == "1"
-    assert not any(
-        entry.startswith((str(Path.home()), "/leak"))
-        for entry in told["path"]
-        if entry != str(shared_dir)
-    )
+    inside = told["environment"]
+    assert not {"CONDA_PREFIX", "LEAK"} & set(inside)
+    assert inside["PYTHONPATH"] == str(shared_dir / "runs/tell-0001/report"), "why a rank fails"
+    assert "/leak" not in inside.get("LD_LIBRARY_PATH", "")
+    assert (inside["HOME"], inside["PYTHONNOUSERSITE"]) == ("/home/toolkit", "1")
+    entries = [entry for entry in told["path"] if entry != str(shared_dir)]
+    assert not any(entry.startswith((str(Path.home()), "/leak")) for entry in entries)
 
 
 def test_sbatch_itself_reads_back_every_hostile_value(toolkit, shared_dir):
-    from toolkit.quoting import sbatch
-
     for index, value in enumerate(HOSTILE):
-        lines = (
-            "#!/bin/bash",
-            f"#SBATCH --comment={sbatch(value)}",
-            f"#SBATCH --job-name=hostile{index}",
-            "#SBATCH --hold",
-            "true",
-        )
-        (shared_dir / f"{index}.sbatch").write_text("\n".join(lines) + "\n")
+        options = f"--comment={sbatch(value)}", f"--job-name=hostile{index}", "--hold"
+        lines = ("#!/bin/bash", *(f"#SBATCH {option}" for option in options), "true\n")
+        (shared_dir / f"{index}.sbatch").write_text("\n".join(lines))
     loop = 'for file in *.sbatch; do sbatch --parsable "$file" || exit; done'
     submitted = toolkit("cluster", "exec", "--", "bash", "-c", loop, cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
-    jobs = json.loads(toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all").stdout)[
-        "jobs"
-    ]
+    queue = toolkit("cluster", "exec", "--", "squeue", "--json", "--states=all").stdout
     toolkit("cluster", "exec", "--", "scancel", *submitted.stdout.split())
-    read = {job["name"]: job["comment"] for job in jobs if job["name"].startswith("hostile")}
+    read = {
+        job["name"]: job["comment"]
+        for job in json.loads(queue)["jobs"]
+        if job["name"].startswith("hostile")
+    }
     assert read == {f"hostile{index}": value for index, value in enumerate(HOSTILE)}
 
 
-def test_detach_ps_logs_cancel(toolkit, pytorch_image, shared_dir):
-    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
+def test_detach_ps_logs_cancel_rm(toolkit, pytorch_image, shared_dir):
+    """From the directory of the run, and by the job from elsewhere."""
+    here, there = shared_dir / "here", shared_dir / "there"
+    for directory in (here, there):
+        directory.mkdir()
+    (here / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     image = ("--image", str(pytorch_image), "--launcher", "horovod")
-    submitted = toolkit("run", "--detach", "--json", *image, "wait.py", cwd=shared_dir)
-    assert json.loads(submitted.stdout)["run"] == "wait-0001"
-    wait_for(lambda: "here" in logs_of(shared_dir, "wait-0001"), "the rank to print")
-    assert "here" in toolkit("logs", "wait-0001", cwd=shared_dir).stdout
-    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    submitted = json.loads(toolkit("run", "--detach", "--json", *image, "wait.py", cwd=here).stdout)
+    assert submitted["run"] == "wait-0001"
+    job = str(submitted["job_id"])
+    wait_for(lambda: "here" in logs_of(here, "wait-0001"), "the rank to print")
+    for cwd, name in ((here, "wait-0001"), (there, job)):
+        assert "here" in toolkit("logs", name, cwd=cwd).stdout
+    (row,) = json.loads(toolkit("ps", "--json", cwd=here).stdout)
     assert (row["run"], row["state"], row["exit_code"]) == ("wait-0001", "RUNNING", None)
-    assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
-    followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir)
-    assert followed.returncode == 130
-    assert "0| here" in followed.stdout
-    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    listed = json.loads(toolkit("ps", "--all-directories", "--json", cwd=there).stdout)
+    assert [row["run"] for row in listed if row["directory"].startswith(str(here))] == ["wait-0001"]
+    refused = toolkit("rm", job, cwd=there)
+    assert (refused.returncode, "has not ended" in refused.stderr) == (75, True)
+    assert toolkit("cancel", "wait-0001", cwd=here).returncode == 0
+    followed = toolkit("logs", "-f", "wait-0001", cwd=here)
+    assert (followed.returncode, "0| here" in followed.stdout) == (130, True)
+    (row,) = json.loads(toolkit("ps", "--json", cwd=here).stdout)
     assert (row["state"], row["exit_code"]) == ("CANCELLED", 130)
-    assert "CANCELLED" in toolkit("ps", cwd=shared_dir).stdout
-    assert "ended already" in toolkit("cancel", "wait-0001", cwd=shared_dir).stderr
+    assert "CANCELLED" in toolkit("ps", cwd=here).stdout
+    assert "ended already" in toolkit("cancel", "wait-0001", cwd=here).stderr
+    removed = toolkit("rm", "--cancel", job, cwd=there)
+    assert removed.returncode == 0, removed.stderr
+    assert list((here / "runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_detaches_and_twice_cancels(times, toolkit, pytorch_image, shared_dir, toolkit_env):
+def test_ctrl_c_detaches_and_twice_cancels(times, toolkit, pytorch_image, shared_dir, started):
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            *f"-m toolkit run --image {pytorch_image} --launcher horovod wait.py".split(),
-        ],
-        env=toolkit_env,
-        cwd=shared_dir,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
+    words = f"run --image {pytorch_image} --launcher horovod wait.py".split()
+    process = started(*words, cwd=shared_dir)
     assert process.stdout.readline() == "0| here\n"
     os.kill(process.pid, signal.SIGINT)
     told = next(line for line in process.stderr if "Ctrl-C again" in line)
@@ -177,43 +164,3 @@ def test_ctrl_c_detaches_and_twice_cancels(times, toolkit, pytorch_image, shared
     (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
     assert row["state"] in (("RUNNING",) if times == 1 else ("CANCELLED", "COMPLETING"))
     toolkit("cancel", "wait-0001", cwd=shared_dir)
-
-
-# digits-ddp is what the demo trains, in test_wheel.py.
-def test_an_ordinary_user_has_digits_learnt_on_two_nodes(user, pytorch_image):
-    """All but the installation of packages: cluster, image and ranks, in a home that is nobody else's."""
-    images = user.home / ".local/share/toolkit/images"
-    user.run("mkdir", "-p", str(images), "work")
-    shutil.copy(pytorch_image, images)
-    shutil.chown(images / pytorch_image.name, user.name)
-    up = user.toolkit("cluster", "up", "--nodes", "2", "--mem-per-node", "8G")
-    assert up.returncode == 0, up.stderr
-    try:
-        done = user.toolkit(*"run --image pytorch_cpu jobs/digits-horovod".split(), timeout=300)
-    finally:
-        down = user.toolkit("cluster", "down")
-    assert done.returncode == 0, done.stdout + done.stderr
-    came_out = outcome(user.home, "digits-horovod-0001")
-    assert came_out["results"]["accuracy"] >= 0.93
-    assert came_out["results"]["world_size"] == 4
-    assert came_out["results"]["parameters_equal"] is True
-    assert sorted(rank for ranks in came_out["ranks"].values() for rank in ranks) == [0, 1, 2, 3]
-    assert [len(ranks) for ranks in came_out["ranks"].values()] == [2, 2]
-    for word in [*"plan queued running done".split(), "rank 0,1", "logs digits-horovod-0001"]:
-        assert word in done.stderr
-    assert "0| epoch 12" in done.stdout
-    assert down.returncode == 0, down.stderr
-
-
-def test_whatever_slurm_is_on_path(toolkit, pytorch_image, shared_dir):
-    """The site `generic`, on the login side of the cluster, where Slurm's commands answer by themselves."""
-    (shared_dir / "hello.py").write_text(
-        "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
-    )
-    words = (
-        f"run --site generic --image {pytorch_image} --launcher horovod --nodes 2 hello.py".split()
-    )
-    done = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", *words, cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["0| rank 0 on nid001", "1| rank 1 on nid002"]
-    assert "site generic" in done.stderr

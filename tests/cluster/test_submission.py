@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import wait_for
+from tests.cluster.ranks import logs_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -33,15 +32,9 @@ class Lossy:
 
     def sbatch(self, *first: str) -> None:
         """Put a stand-in for a lossy network before sbatch: what it does the first time; `$real` is sbatch."""
-        lines = (
-            *(
-                "#!/bin/bash",
-                f"real={shutil.which('sbatch')}",
-                f'if [[ -e {self.bin}/been ]]; then exec $real "$@"; fi',
-            ),
-            f"touch {self.bin}/been",
-            *first,
-        )
+        real, been = shutil.which("sbatch"), self.bin / "been"
+        again = f'if [[ -e {been} ]]; then exec $real "$@"; fi'
+        lines = ("#!/bin/bash", f"real={real}", again, f"touch {been}", *first)
         (self.bin / "sbatch").write_text("\n".join(lines) + "\n")
         (self.bin / "sbatch").chmod(0o755)
 
@@ -54,23 +47,15 @@ class Lossy:
         return (*RUN, "--image", str(self.image))
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = self.toolkit(
-            *self.words, *options, "--", "true", cwd=self.place, env=self.environment
-        )
-        return done
+        words = (*self.words, *options, "--", "true")
+        return self.toolkit(*words, cwd=self.place, env=self.environment)
 
     def jobs(self) -> list[int]:
-        asked = (
-            *"squeue --noheader --states=all --Format=ArrayJobID:0|,State:0|,Command:0".split(),
-        )
-        answer = self.toolkit("cluster", "exec", "--", *asked, env=self.env)
+        asked = "squeue --noheader --states=all --Format=ArrayJobID:0|,State:0|,Command:0"
+        answer = self.toolkit("cluster", "exec", "--", *asked.split(), env=self.env)
         assert answer.returncode == 0, answer.stderr
-        rows = [
-            line.split("|", 2)
-            for line in answer.stdout.splitlines()
-            if f"{self.place}/runs/" in line
-        ]
-        return sorted({int(number) for number, state, _ in rows if state != "CANCELLED"})
+        lines = [line for line in answer.stdout.splitlines() if f"{self.place}/runs/" in line]
+        return sorted({int(line.split("|")[0]) for line in lines if "|CANCELLED|" not in line})
 
     def job_id(self) -> int:
         """Of the run, as it is written down."""
@@ -109,7 +94,7 @@ def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy):
     assert len(lossy.jobs()) == 1
 
 
-@pytest.mark.parametrize("option", ["--nodes=77", "--begin=garbage", "--frobnicate"])
+@pytest.mark.parametrize("option", ["--nodes=77", "--frobnicate"])
 def test_what_slurm_refuses_is_not_asked_twice(option, lossy):
     lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real {option} "$@"')
     done = lossy.run()
@@ -134,18 +119,14 @@ class Controller:
         self.saves = f"touch {directory}/now; until [[ {directory}/state/job_state -nt {directory}/now ]]; do sleep .1; done"
 
     def bash(self, line: str) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = self.toolkit(
-            "cluster", "exec", "--", "bash", "-c", line, env=self.env
-        )
-        return done
+        return self.toolkit("cluster", "exec", "--", "bash", "-c", line, env=self.env)
 
     def kill(self) -> None:
         assert self.bash(self.stop).returncode == 0
 
     def start(self) -> None:
-        done = self.bash(
-            "sinfo >/dev/null 2>&1 || slurmctld; until sinfo >/dev/null 2>&1; do sleep .2; done"
-        )
+        is_up = "sinfo >/dev/null 2>&1"
+        done = self.bash(f"{is_up} || slurmctld; until {is_up}; do sleep .2; done")
         assert done.returncode == 0, done.stderr
 
 
@@ -158,28 +139,21 @@ def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterato
     assert toolkit("cluster", "down", env=env).returncode == 0
 
 
-def test_a_controller_that_is_away_is_waited_for(controller, pytorch_image, shared_dir):
+def test_a_controller_that_is_away_is_waited_for(controller, pytorch_image, shared_dir, started):
     lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
     controller.kill()
 
     done = lossy.run("--wait-for-slurm", "1")
     assert done.returncode == 89, done.stderr
-    assert not (shared_dir / "runs").exists(), (
-        "Slurm was asked for its partitions first, and nothing was written"
-    )
+    assert not (shared_dir / "runs").exists(), "Slurm was asked for its partitions first"
     assert "the query was repeated for 0:01" in done.stderr
 
-    words = (sys.executable, "-m", "toolkit", *lossy.words, "--", "true")
-    with (shared_dir / "said").open("w") as said:
-        process = subprocess.Popen(
-            words, cwd=shared_dir, env=lossy.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
-        )
-    wait_for(
-        lambda: "asking again for 5:00" in (shared_dir / "said").read_text(),
-        "the message that Slurm is waited for",
-    )
+    log = shared_dir / "said"
+    with log.open("w") as said:
+        process = started(*lossy.words, "--", "true", cwd=shared_dir, env=lossy.env, stderr=said)
+    wait_for(lambda: "asking again for 5:00" in log.read_text(), "the message")
     controller.start()
-    assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
+    assert process.wait(timeout=100) == 0, log.read_text()
     assert lossy.jobs() == [lossy.job_id()]
 
 
@@ -195,3 +169,23 @@ def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back
     (row,) = json.loads(lossy.toolkit("ps", "--json", env=lossy.env, cwd=shared_dir).stdout)
     assert [row["job_id"]] == lossy.jobs()
     assert lossy.job_id() == row["job_id"]
+
+
+def test_a_controller_that_restarts_in_the_middle_of_a_run_costs_nothing(
+    controller, shared_dir, started
+):
+    job = "--runtime none --launcher none --job-name long -- sh -c".split()
+    loop = "echo begun; until [ -e go ]; do sleep 0.2; done; echo ended"
+    call, env = controller.toolkit, controller.env
+    done = call("run", "--detach", *job, loop, env=env, cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: "begun" in logs_of(shared_dir, "long-0001"), "the beginning")
+    with started("logs", "-f", "long-0001", env=env, cwd=shared_dir) as follower:
+        # A plain end, which writes its jobs down.
+        controller.bash(
+            "scontrol shutdown slurmctld; while sinfo >/dev/null 2>&1; do sleep .2; done"
+        )
+        controller.start()
+        (shared_dir / "go").touch()
+        out, error = follower.communicate(timeout=90)
+    assert (follower.returncode, out.count("ended")) == (0, 1), out + error

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.ranks import ran
+
 CHECKOUT = Path(__file__).parent.parent.parent
-# Standard output of `toolkit ARGUMENTS`, run by the installed wheel in the test's directory.
-Say = Callable[..., str]
 PLAIN = """Traceback (most recent call last):
   File "train.py", line 2, in step
 KeyError: 'weights'
@@ -35,28 +34,23 @@ def installed(toolkit_env: dict[str, str]) -> Path:
     """Install the wheel alone into a virtual environment that the nodes see; return its programs."""
     place = Path(toolkit_env["TOOLKIT_CLUSTER_DIR"]) / "wheel"
     place.mkdir()
-    pip = "-m pip --quiet --disable-pip-version-check".split()
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(CHECKOUT))
-    subprocess.run([sys.executable, *pip, *build], check=True)
+    pip = (sys.executable, *"-m pip --quiet --disable-pip-version-check".split())
+    build = "wheel --no-deps --no-build-isolation --wheel-dir"
+    subprocess.run([*pip, *build.split(), place, CHECKOUT], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
     (wheel,) = place.glob("*.whl")
-    install = ("--python", str(place / "venv/bin/python"), "install", f"{wheel}[submit]")
-    subprocess.run([sys.executable, *pip, *install], check=True)
+    install = ("--python", place / "venv/bin/python", "install", f"{wheel}[submit]")
+    subprocess.run([*pip, *install], check=True)
     return place / "venv/bin"
 
 
 @pytest.fixture
-def say(installed: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> Say:
+def say(installed, shared_dir, toolkit_env):
+    """Return what `toolkit ARGUMENTS` of the installed wheel prints."""
+
     def call(*arguments: str, program: str = "toolkit", **env: str) -> str:
-        done = subprocess.run(
-            [installed / program, *arguments],
-            env={**toolkit_env, **env},
-            cwd=shared_dir,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        env = {**toolkit_env, **env}
+        done = ran(installed / program, *arguments, env=env, cwd=shared_dir, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -82,9 +76,8 @@ def test_it_builds_explains_examines_and_submits(say, pytorch_image, shared_dir,
     match = json.loads(say("explain", "--json", "train.log"))["match"]
     assert match["cause"].startswith("KeyError: 'weights'")
     assert json.loads(say("doctor", "--json"))["findings"]
-    (shared_dir / "call.py").write_text(
-        f"import toolkit\nprint(toolkit.submit(len, 'abc', image={str(pytorch_image)!r}).result())"
-    )
+    call = f"toolkit.submit(len, 'abc', image={str(pytorch_image)!r}).result()"
+    (shared_dir / "call.py").write_text(f"import toolkit\nprint({call})")
     assert say("call.py", program="python").splitlines()[-1] == "3"
 
 
