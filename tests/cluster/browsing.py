@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Playwright
 
 from tests.cluster.forwarding import Forward, free_port
 from tests.cluster.ranks import wait_for
@@ -44,27 +45,30 @@ class Served(NamedTuple):
         return page
 
 
+@contextmanager
+def chromium(playwright: Playwright) -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    program = shutil.which("chromium")
+    assert program, "chromium is missing: toolkit setup --with tests"
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    browser = playwright.chromium.launch(executable_path=program, args=options)
+    yield browser
+    browser.close()
+
+
 def notebook(*cells: str) -> str:
-    return json.dumps(
-        {
-            "nbformat": 4,
-            "nbformat_minor": 5,
-            "metadata": {
-                "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
-            },
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell{number}",
-                    "metadata": {},
-                    "source": cell.strip(),
-                    "outputs": [],
-                    "execution_count": None,
-                }
-                for number, cell in enumerate(cells)
-            ],
-        }
-    )
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    code: dict[str, object] = {
+        "cell_type": "code",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
+    rows = [
+        {**code, "id": f"cell{number}", "source": cell.strip()} for number, cell in enumerate(cells)
+    ]
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}}
+    return json.dumps({**notebook, "cells": rows})
 
 
 def wait_until_idle(page: Page) -> None:
@@ -89,13 +93,10 @@ def run_all_cells(page: Page) -> None:
 
 @contextmanager
 def serving(
-    directory: Path,
-    chromium: tuple[Browser, dict[str, str]],
-    env: dict[str, str],
-    *words: str,
+    directory: Path, reaching: tuple[Browser, dict[str, str]], env: dict[str, str], *words: str
 ) -> Iterator[Served]:
     """Start a notebook, and the tunnel that its command prints."""
-    browser, ssh = chromium
+    browser, ssh = reaching
     port = free_port()
     door = Forward(directory, env, "notebook", *words, "--port", str(port))
     tunnel = subprocess.Popen(shlex.split(door.entry["ssh"]), env={**os.environ, **ssh})
@@ -110,13 +111,6 @@ def serving(
 
 def outputs(page: Page) -> str:
     return "".join(page.locator(".jp-OutputArea-output").all_text_contents())
-
-
-def keep(page: Page, name: str, part: str = "") -> None:
-    """Keep a picture for people: ``TOOLKIT_KEEP_SCREENSHOTS=DIR``."""
-    if directory := os.environ.get("TOOLKIT_KEEP_SCREENSHOTS"):
-        shown = page.locator(part) if part else page
-        shown.screenshot(path=Path(directory, f"{name}.png"))
 
 
 def memory(door: Forward) -> float:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.cluster.browsing import (
     MINUTES,
     Served,
     choose,
-    keep,
+    chromium,
     memory,
     notebook,
     outputs,
@@ -24,7 +23,6 @@ from tests.cluster.browsing import (
     serving,
     wait_until_idle,
 )
-from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Channels
 from tests.cluster.ranks import wait_for
 from tests.cluster.ssh import own_sshd
@@ -60,26 +58,15 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, dict[str, str]]]:
+def reaching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, dict[str, str]]]:
     """A browser, and the environment in which ssh reaches this machine."""
-    program = shutil.which("chromium")
-    assert program, "chromium is missing: toolkit setup --with tests"
-    with own_sshd(tmp_path_factory.mktemp("sshd")) as env, sync_playwright() as playwright:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=program, args=options)
+    place = tmp_path_factory.mktemp("sshd")
+    with own_sshd(place) as env, sync_playwright() as running, chromium(running) as browser:
         yield browser, env
-        browser.close()
 
 
 @pytest.fixture(scope="module")
-def served(
-    cluster: str,
-    notebook_image: Path,
-    chromium: tuple[Browser, dict[str, str]],
-    base: Path,
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-) -> Iterator[Served]:
+def served(cluster, notebook_image, reaching, base, toolkit, toolkit_env) -> Iterator[Served]:
     """A notebook for all tests of this file; the last one ends its job."""
     del cluster
     directory = base / "w" / "browser"
@@ -94,7 +81,7 @@ def served(
     }.items():
         (directory / f"{name}.ipynb").write_text(notebook(*cells))
     words = ("--image", str(notebook_image), "--cpus-per-task", "4", "--time", "30")
-    with serving(directory, chromium, toolkit_env, *words) as running:
+    with serving(directory, reaching, toolkit_env, *words) as running:
         yield running
     toolkit("notebook", "stop", cwd=directory)
 
@@ -102,7 +89,6 @@ def served(
 def test_two_epochs_and_a_plot(served):
     page = served.page()
     page.locator(".jp-LauncherCard").first.wait_for(timeout=MINUTES)  # no tab of other directories
-    keep(page, "launcher")
     page.goto(f"http://localhost:{served.port}/lab/tree/digits.ipynb?reset", timeout=MINUTES)
     page.locator(".jp-Notebook").wait_for(timeout=MINUTES)
     run_all_cells(page)
@@ -112,14 +98,13 @@ def test_two_epochs_and_a_plot(served):
     assert text.count("epoch") >= 2
     assert "accuracy" in text
     assert page.evaluate("image => image.naturalWidth", plot.element_handle()) > 200
-    keep(page, "window")
-    keep(page, "notebook", "#jp-main-dock-panel")
+    if directory := os.environ.get("TOOLKIT_KEEP_SCREENSHOTS"):
+        page.locator("#jp-main-dock-panel").screenshot(path=Path(directory, "notebook.png"))
 
     # A browser that does not know the token.
     stranger = served.browser.new_context().new_page()
     stranger.goto(f"http://localhost:{served.port}/lab", timeout=MINUTES)
     assert "/login" in stranger.url
-    keep(stranger, "login")
 
 
 def test_a_kernel_that_floods_output_and_several_browsers(served):
@@ -131,8 +116,6 @@ def test_a_kernel_that_floods_output_and_several_browsers(served):
     wait_for((served.directory / "flooded").is_file, "20,000 lines")
     wait_until_idle(page)
     assert outputs(page).count("\n999") == 20
-    choose(page, "File", "New Launcher")
-    keep(page, "flood")
     assert memory(served.door) < _MOST_MEMORY
     for other in others:
         other.context.close()
@@ -152,7 +135,6 @@ def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served):
     choose(page, "Kernel", "Interrupt Kernel")
     page.get_by_text("KeyboardInterrupt").first.wait_for(timeout=MINUTES)
     wait_until_idle(page)
-    keep(page, "interrupted")
     page.context.close()
 
 
@@ -170,7 +152,6 @@ def test_a_page_works_on_after_the_step_was_killed(served, toolkit):
     page.get_by_text("on it goes", exact=True).wait_for(timeout=MINUTES)
     (served.directory / "again").touch()
     running.get_by_text("on it goes").wait_for(timeout=MINUTES)
-    keep(running, "killed")
     page.context.close()
     running.context.close()
 
@@ -182,36 +163,31 @@ def test_the_job_ends_under_open_browsers(served, toolkit):
         wait_until_idle(page)
     kernels = pages[0].evaluate("fetch('/api/kernels').then(answer => answer.json())")
     token = served.address.split("token=")[1]
-    with ExitStack() as stack:
-        clients = [
-            Channels(served.door, kernels[0]["id"], token) for _ in range(_CLIENTS - _BROWSERS)
-        ]
-        for client in clients:
-            stack.enter_context(client.sock)
-        assert toolkit("notebook", "stop", cwd=served.directory).returncode == 0
-        for client in clients:
-            client.stream.read()  # until the end of the connection
+    others = range(_CLIENTS - _BROWSERS)
+    clients = [Channels(served.door, kernels[0]["id"], token) for _ in others]
+    assert toolkit("notebook", "stop", cwd=served.directory).returncode == 0
+    for client in clients:
+        client.stream.read()  # until the end of the connection
+        client.sock.close()
     assert served.door.process.wait(LONG) == 0
     text = served.door.messages.read_text()
     assert ("not running any more" in text, "Traceback" in text) == (True, False), text
     assert not served.door.socket.exists()
     for page in pages:
         page.get_by_text("Server Connection Error").first.wait_for(timeout=MINUTES)
-    keep(pages[0], "ended")
 
 
 def test_an_open_browser_that_nobody_uses_does_not_keep_the_job(
-    cluster, notebook_image, chromium, toolkit, toolkit_env, shared_dir
+    cluster, notebook_image, reaching, toolkit, toolkit_env, shared_dir
 ):
     """Jupyter looks once a minute whether it is used."""
     del cluster
     (shared_dir / "after.ipynb").write_text(notebook("print('on')"))
     words = ("--image", str(notebook_image), "--time", "15", "--idle", "20s")
-    with serving(shared_dir, chromium, toolkit_env, *words) as running:
+    with serving(shared_dir, reaching, toolkit_env, *words) as running:
         page = running.page("after.ipynb")
         run_all_cells(page)
         assert running.door.process.wait(3 * LONG) == 0
         assert running.door.says("not running any more")
-        keep(page, "idle")
     listed = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
     assert [row["state"] for row in listed] == ["COMPLETED"]
