@@ -28,14 +28,15 @@ def python_tag(docker_engine: TestEngine, tiny_base: str, base: Path) -> str:
     prefix = Path(sys.base_prefix)
     (root / "bin/python3").unlink(missing_ok=True)
     program = prefix / "bin" / version
-    _copy_libraries(program, root)
-    target = root / prefix.relative_to("/")
-    (target / "bin").mkdir(parents=True, exist_ok=True)
-    shutil.copy(program, target / "bin" / version)
-    shutil.copytree(
-        prefix / "lib" / version, target / "lib" / version, ignore=_NOT_NEEDED, dirs_exist_ok=True
-    )
-    (target / "bin/python3").symlink_to(version)
+    needed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for file in (*map(Path, re.findall(r"(/\S+)", needed)), program):
+        target = root / file.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            shutil.copy(file.resolve(), target)
+    library, inside = prefix / "lib" / version, root / prefix.relative_to("/")
+    shutil.copytree(library, inside / "lib" / version, ignore=_NOT_NEEDED, dirs_exist_ok=True)
+    (inside / "bin/python3").symlink_to(version)
     packed = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
     shutil.rmtree(root)
     path = f"ENV PATH={prefix}/bin:/bin"
@@ -43,25 +44,23 @@ def python_tag(docker_engine: TestEngine, tiny_base: str, base: Path) -> str:
     return "stand-in/python:here"
 
 
-def _copy_libraries(program: Path, root: Path) -> None:
-    for library in re.findall(
-        r"(/\S+)",
-        subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout,
-    ):
-        target = root / library.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            shutil.copy(Path(library).resolve(), target)
+def _environment(prefix: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    return prefix
+
+
+def _as_conda_makes_it(prefix: Path) -> Path:
+    (_environment(prefix) / "conda-meta").mkdir()
+    (prefix / "conda-meta/history").touch()
+    return prefix
 
 
 @pytest.fixture(scope="session")
 def venv(base: Path) -> Path:
-    """A virtual environment with nothing in it but one module that is nowhere else, and a program."""
-    prefix = base / "venv one"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    (next(prefix.glob("lib/python3*/site-packages")) / "only_there.py").write_text(
-        "where = __file__\n"
-    )
+    """A virtual environment with nothing in it but one module that is nowhere else."""
+    prefix = _environment(base / "venv one")
+    (packages,) = prefix.glob("lib/python3*/site-packages")
+    (packages / "only_there.py").write_text("where = __file__\n")
     return prefix
 
 
@@ -73,30 +72,20 @@ def conda_root(base: Path) -> Iterator[Path]:
     ``conda-meta``, a script that runs when it is activated, and a variable of the user's.
     """
     root = base / "envs"
-    prefix = root / "digits"
-    _as_conda_makes_it(prefix)
-    (prefix / "conda-meta/state").write_text(
-        '{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}'
-    )
+    prefix = _as_conda_makes_it(root / "digits")
+    variables = '{"env_vars": {"OF_THE_ENVIRONMENT": "it\'s $(touch pwned)"}}'
+    (prefix / "conda-meta/state").write_text(variables)
     (prefix / "etc/conda/activate.d").mkdir(parents=True)
-    (prefix / "etc/conda/activate.d/part.sh").write_text(
-        'export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n'
-    )
+    activate = 'export ACTIVATED="$CONDA_PREFIX $UNSET_VARIABLE"\nfalse\n'
+    (prefix / "etc/conda/activate.d/part.sh").write_text(activate)
     yield root
     assert not list(base.rglob("pwned"))
-
-
-def _as_conda_makes_it(prefix: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    (prefix / "conda-meta").mkdir()
-    (prefix / "conda-meta/history").touch()
 
 
 @pytest.fixture(scope="session")
 def jupyter_environment(base: Path) -> Path:
     """Such a stand-in with JupyterLab, as the feature jupyter installs it."""
-    prefix = base / "envs-with-jupyter/serves"
-    _as_conda_makes_it(prefix)
+    prefix = _as_conda_makes_it(base / "envs-with-jupyter/serves")
     recipe = Path(__file__).parents[2] / "recipes/features/jupyter.toml"
     (package,) = re.findall(r'"(jupyterlab==[^"]+)"', recipe.read_text())
     pip = (sys.executable, *"-m pip --python".split(), str(prefix / "bin/python3"))
@@ -107,11 +96,8 @@ def jupyter_environment(base: Path) -> Path:
 @pytest.fixture
 def pyxis(base: Path) -> Iterator[None]:
     """A stand-in for the plugin: Slurm's own parser knows its options, and Slurm carries them to the tasks, which run in no container."""
-    plugin = base / "pyxis.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")],
-        check=True,
-    )
+    plugin, source = base / "pyxis.so", Path(__file__).with_name("pyxis_standin.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, source], check=True)
     listed = base / "c/test/etc/plugstack.conf"
     listed.write_text(f"required {plugin}\n")
     yield
@@ -123,10 +109,7 @@ def modules(base: Path) -> dict[str, str]:
     """A directory of modules for Debian's environment-modules, as variables of whoever submits."""
     place = base / "modulefiles"
     (place / "demo").mkdir(parents=True, exist_ok=True)
-    (place / "demo/1.0").write_text(
-        "#%Module1.0\nsetenv DEMO loaded\nprepend-path PYTHONPATH /of/the/module\n"
-    )
-    return {
-        "MODULEPATH": str(place),
-        **{name: "" for name in os.environ if name.startswith("LOADEDMODULES")},
-    }
+    module = "#%Module1.0\nsetenv DEMO loaded\nprepend-path PYTHONPATH /of/the/module\n"
+    (place / "demo/1.0").write_text(module)
+    loaded = {name: "" for name in os.environ if name.startswith("LOADEDMODULES")}
+    return {"MODULEPATH": str(place), **loaded}
