@@ -31,6 +31,10 @@ _PROGRAMS = (
 _NOT_NEEDED = (
     *"site-packages test tests config-* idlelib tkinter lib2to3 turtledemo ensurepip pydoc_data".split(),
 )
+_DIRECTORIES = (
+    *"bin dev etc mnt opt/nvidia proc root sys tmp usr/bin usr/local/bin var/log var/tmp".split(),
+    *"usr/local/cuda/lib64/stubs usr/local/share/stand-in".split(),
+)
 _DOCKERFILE = """\
 FROM stand-in/python
 COPY root/ /
@@ -39,28 +43,22 @@ ENV PATH=/usr/local/bin:/usr/bin:/bin
 ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
 """
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-# Tag -> what the image holds; a constraint file like that of NGC since 25.03 is in the second.
-_IMAGES = {
-    "pytorch:22.03-py3": ("torch", ""),
-    "pytorch:25.06-py3": ("torch", "cloudpickle==3.1.1\n"),
-    "tensorflow:22.03-tf2-py3": ("tensorflow", ""),
-    "tensorflow:25.02-tf2-py3": ("tensorflow", ""),
-}
+# Tag -> what the image holds, of the recipes that are built from stand-ins.
+_IMAGES = {"pytorch:22.03-py3": "torch", "tensorflow:25.02-tf2-py3": "tensorflow"}
 
 
 @pytest.fixture(scope="session")
 def ngc_stand_ins(docker_engine: TestEngine, registry: TestRegistry, engine_directory: Path) -> str:
-    """What ``nvcr.io`` is sent to: the tests' registry, with a stand-in for every NGC image that a recipe begins with."""
+    """What ``nvcr.io`` is sent to: the tests' registry, with a stand-in for NGC images that recipes begin with."""
     root = engine_directory / "ngc"
     _python(root)
-    packed = subprocess.run(
-        ["tar", "-C", root, "--owner=0", "--group=0", "-c", "."], capture_output=True, check=True
-    ).stdout
+    pack = ["tar", "-C", str(root), "--owner=0", "--group=0", "-c", "."]
+    packed = subprocess.run(pack, capture_output=True, check=True).stdout
     docker_engine.client("import", "-", "stand-in/python", input=packed)
-    for name, (framework, constraints) in _IMAGES.items():
+    for name, framework in _IMAGES.items():
         reference = f"{registry.name}/nvidia/{name}"
         with tempfile.TemporaryDirectory(dir=engine_directory) as context:
-            _framework(Path(context, "root"), framework, constraints)
+            _framework(Path(context, "root"), framework)
             Path(context, "Dockerfile").write_text(_DOCKERFILE)
             docker_engine.client("build", "-q", "-t", reference, context)
         docker_engine.client("push", reference)
@@ -74,10 +72,7 @@ def _python(root: Path) -> None:
     A virtual environment in /usr/local, since the Python of a Debian has its packages elsewhere
     than one of python.org.
     """
-    directories = (
-        *"bin dev etc mnt opt/nvidia proc root sys tmp usr/bin usr/local/bin var/log var/tmp".split(),
-    )
-    for name in (*directories, "usr/local/cuda/lib64/stubs", "usr/local/share/stand-in"):
+    for name in _DIRECTORIES:
         (root / name).mkdir(parents=True)
     for program in _PROGRAMS:
         copy_program(program, root)
@@ -95,32 +90,25 @@ def _python(root: Path) -> None:
         _libraries(file, root)
     site = root / "usr/local/lib" / _VERSION / "site-packages"
     site.mkdir(parents=True)
-    places = (
-        Path(ensurepip.__file__).parent / "_bundled",
-        Path("/usr/share/python-wheels"),
-    )  # the second is Debian's
+    # The second is Debian's.
+    places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
     bundled = next(wheel for place in places for wheel in place.glob("pip-*.whl"))
     with zipfile.ZipFile(bundled) as packed:
         packed.extractall(site)
+    unchecked = PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(
-        site,
-        quiet=2,
-        workers=0,
-        stripdir=str(root),
-        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        site, quiet=2, workers=0, stripdir=str(root), invalidation_mode=unchecked
     )
     shutil.copy(_HERE / "STAND-IN", root)
     shutil.copy(_HERE / "nvidia_entrypoint.sh", root / "opt/nvidia")
     shutil.copytree(_HERE / "bin", root / "usr/local/bin", dirs_exist_ok=True)
     shutil.copy(_HERE / "wheel.py", root / "usr/local/share/stand-in")
-    _modules(_HERE / "site/ray", root / "usr/local/share/stand-in/ray")
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf"):
         (root / "etc" / name).touch()
-    authorities = Path(
-        "/etc/ssl/certs/ca-certificates.crt"
-    )  # Debian's pip reads this file when it starts
+    # Debian's pip reads this file when it starts.
+    authorities = Path("/etc/ssl/certs/ca-certificates.crt")
     if authorities.is_file():
         (root / "etc/ssl/certs").mkdir(parents=True)
         shutil.copy(authorities, root / "etc/ssl/certs")
@@ -131,39 +119,28 @@ def _python(root: Path) -> None:
 def _libraries(file: Path, root: Path) -> None:
     said = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
     for library in re.findall(r"(/\S+) \(0x", said):
-        system = library.startswith(
-            ("/lib", "/usr/lib")
-        )  # not a Python's own, which may lie in somebody's home
-        target = (
-            root / library.lstrip("/") if system else root / "usr/local/lib" / Path(library).name
-        )
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(Path(library).resolve(), target)
+        # Not where a Python's own lie, which may be in somebody's home.
+        is_system = library.startswith(("/lib", "/usr/lib"))
+        place = library.lstrip("/") if is_system else f"usr/local/lib/{Path(library).name}"
+        if not (root / place).exists():
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(library).resolve(), root / place)
 
 
-def _modules(source: Path, target: Path) -> None:
-    target.mkdir(exist_ok=True)
-    for file in source.glob("*.py.txt"):
-        shutil.copy(file, target / file.name.removesuffix(".txt"))
-
-
-def _framework(root: Path, framework: str, constraints: str) -> None:
+def _framework(root: Path, framework: str) -> None:
     """Torch alone, or TensorFlow with the Horovod that NVIDIA's images had."""
     site = root / "usr/local/lib" / _VERSION / "site-packages"
     site.mkdir(parents=True)
-    _modules(_HERE / "site", site)
-    (site / f"{'torch' if framework == 'tensorflow' else 'tensorflow'}.py").unlink()
+    for name in ("standin", framework):
+        shutil.copy(_HERE / f"site/{name}.py.txt", site / f"{name}.py")
     if framework == "tensorflow":
-        version = re.findall(
-            r'^__version__ = "(.*)"', (site / "tensorflow.py").read_text(), re.MULTILINE
-        )[0]
+        text = (site / "tensorflow.py").read_text()
+        version = re.findall(r'^__version__ = "(.*)"', text, re.MULTILINE)[0]
         for name, text in wheel.files({"tensorflow": version}).items():
-            target = (
-                root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
-            )
+            is_program = name.endswith("/horovodrun")
+            target = root / "usr/local/bin/horovodrun" if is_program else site / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
             target.chmod(0o755)
     (root / "etc/pip").mkdir(parents=True)
-    (root / "etc/pip/constraint.txt").write_text(constraints)
+    (root / "etc/pip/constraint.txt").touch()

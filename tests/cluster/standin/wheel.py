@@ -49,36 +49,32 @@ class RendezvousHTTPServer:
 
 def files(frameworks: dict[str, str]) -> dict[str, str]:
     """What the wheel holds, built against frameworks in some versions."""
+    info, form = (
+        "horovod-0.28.1.dist-info",
+        "Wheel-Version: 1.0\nGenerator: stand-in\nRoot-Is-Purelib: true\n",
+    )
+    modules = {
+        f"horovod/{MODULES[name]}/__init__.py": "from standin import *\n" for name in frameworks
+    }
     return {
         "horovod/__init__.py": '"""A stand-in for Horovod."""\n__version__ = "0.28.1+standin"\n',
-        **{
-            f"horovod/{MODULES[name]}/__init__.py": "from standin import *\n" for name in frameworks
-        },
+        **modules,
         **MEETING,
         "horovod/metadata.json": json.dumps(frameworks),
         "horovod-0.28.1.data/scripts/horovodrun": HOROVODRUN,
-        "horovod-0.28.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
-        "horovod-0.28.1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: stand-in\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
+        f"{info}/WHEEL": f"{form}Tag: py3-none-any\n",
     }
 
 
 def main(arguments: list[str]) -> None:
     target = Path(arguments[arguments.index("-w") + 1])
-    if (
-        not (Path("horovod") / "__init__.py").is_file()
-        or "horovod" not in Path("setup.py").read_text()
-    ):
+    if "horovod" not in Path("setup.py").read_text() or not Path("horovod/__init__.py").is_file():
         sys.exit("this stand-in compiles the source of Horovod only")
-    held = files(
-        {
-            name: import_module(module).__version__
-            for name, module in MODULES.items()
-            if os.environ.get(f"HOROVOD_WITH_{name.upper()}") == "1"
-        }
-    )
-    held["horovod-0.28.1.dist-info/RECORD"] = "".join(
-        f"{name},,\n" for name in [*held, "horovod-0.28.1.dist-info/RECORD"]
-    )
+    asked = [name for name in MODULES if os.environ.get(f"HOROVOD_WITH_{name.upper()}") == "1"]
+    held = files({name: import_module(MODULES[name]).__version__ for name in asked})
+    record = "horovod-0.28.1.dist-info/RECORD"
+    held[record] = "".join(f"{name},,\n" for name in [*held, record])
     with zipfile.ZipFile(target / "horovod-0.28.1-py3-none-any.whl", "w") as wheel:
         for name, text in held.items():
             entry = zipfile.ZipInfo(name)
