@@ -37,6 +37,9 @@ class Served(NamedTuple):
     def page(self, path: str = "") -> Page:
         """Return the page of a new browser that has logged in by the printed address."""
         page = self.browser.new_context(viewport={"width": 1100, "height": 800}).new_page()
+        # Where the server was away for long enough, JupyterLab says so until a user closes that.
+        lost = page.get_by_role("dialog", name=re.compile("Server Connection Error"))
+        page.add_locator_handler(lost, lambda dialog: dialog.get_by_role("button").last.click())
         page.goto(self.address, timeout=MINUTES)
         page.locator("#jp-main-dock-panel").wait_for(timeout=MINUTES)
         if path:
