@@ -22,6 +22,7 @@ from toolkit.cli.groups import site as command
 from toolkit.errors import ToolkitError
 from toolkit.hostsetup import parts
 from toolkit.images.sif import header as sif
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
@@ -101,8 +102,12 @@ def meeting(first: int, last: int, **env: str) -> Case:
 def started(script: str, *programs: str, **job: Any) -> Case:
     """Return a case that runs a file or a program, in an image whose programs are known."""
     interpreter = {".jl": "julia"}.get(Path(script).suffix, "")
-    target = Target(script, "/", "/", is_program=script == "julia", interpreter=interpreter)
-    return case({"gpus": 0, **job}, manifest=replace(MANIFEST, programs=programs), target=target)
+    target = Target(script, "/", "/", is_program="train" not in script, interpreter=interpreter)
+    manifest, launcher = (
+        replace(MANIFEST, programs=programs, frameworks={}),
+        LAUNCHERS.get(job.get("launcher", "")),
+    )
+    return case({"gpus": 0, **job}, manifest=manifest, target=target, launcher=launcher)
 
 
 H100, ARM = {"partition": "amd_h100_2", "gpus": 2}, {"partition": "gh200_1", "gpus": 1, "nodes": 1}
@@ -168,6 +173,10 @@ CASES = [
     (started("julia", "bash"), "SCRIPT", "an image with julia"),
     (started("julia", "bash", env={"PATH": "/mine"}), "SCRIPT?", ""),
     (started("./train", "bash"), "", ""),
+    (started("nvidia-smi", "bash"), "SCRIPT", ""),
+    (started("nvidia-smi", "bash", gpus=1), "", ""),  # --nv shows those of the driver
+    (started("jupyter", "bash", launcher="notebook"), "", ""),  # it starts a script of ours
+    (started("toolkit.submit", "bash", launcher="submitit"), "", ""),
     # the image's CUDA, and the driver
     (driven("535.86"), "", ""),
     (driven(None), "", ""),

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from toolkit.config import package_directory
-from toolkit.errors import ImportsMissingError, ScriptMissingError, ShapeError, ToolkitError
+from toolkit.errors import (
+    ImportsMissingError,
+    ScriptMissingError,
+    ShapeError,
+    ToolkitError,
+    nearest,
+)
 from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.model.case import Case, Import
@@ -177,17 +183,23 @@ def imports(case: Case) -> Iterator[ToolkitError]:
 
 def program(case: Case) -> Iterator[ToolkitError]:
     """Require the program of the ranks, or the one that runs their script, on the image's PATH."""
-    name, manifest = case.command[0], case.manifest
+    name, manifest, launcher = case.command[0], case.manifest, case.launcher
+    if launcher is not None and launcher.is_internal:  # it starts programs of ours
+        return
     if manifest is None or not manifest.programs or "/" in name or name in manifest.programs:
         return
+    if case.job.most_gpus and name.startswith("nvidia-"):  # the driver's, which --nv shows
+        return
+    close = nearest(name, manifest.programs)
     yield ScriptMissingError(
         f"the image {manifest.name} has no program {name} on its PATH",
         place="SCRIPT",
-        choices=manifest.programs,
+        choices=(close,) if close else (),
         value=name,
         next_step=f"an image with {name}, or its path in the image",
         source="its manifest",
-        is_warning=bool(case.binds) or any("PATH" in variable for variable in case.job.env),
+        is_warning=bool(case.binds)
+        or any("PATH" in variable for variable in (*case.site.environment, *case.job.env)),
     )
 
 
