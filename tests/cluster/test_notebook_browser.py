@@ -174,7 +174,8 @@ def test_the_job_ends_under_open_browsers(served, toolkit):
     assert ("not running any more" in text, "Traceback" in text) == (True, False), text
     assert not served.door.socket.exists()
     for page in pages:
-        page.get_by_text("Server Connection Error").first.wait_for(timeout=MINUTES)
+        # Counted, since to wait for it would close it (see browsing.py).
+        wait_for(page.get_by_text("Server Connection Error").count, "the dialog")
 
 
 def test_an_open_browser_that_nobody_uses_does_not_keep_the_job(
