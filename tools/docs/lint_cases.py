@@ -290,6 +290,12 @@ CASES = (
         ),
         (3,),
     ),
+    Case(
+        "lone-launcher",
+        _batch("#SBATCH -N 2", "torchrun t.py", "srun ./my_tool"),
+        _batch("#SBATCH -N 2", "torchrun t.py", "srun ./my_torchrun"),
+        (3,),
+    ),
     _command("node-count", "srun torchrun --nnodes=4 t.py", "srun torchrun --nnodes=1:4 t.py"),
     _command(
         "node-count",

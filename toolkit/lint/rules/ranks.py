@@ -121,7 +121,8 @@ def _node_count(script: Script) -> Iterator[Result]:
             )
 
 
-_AGAIN = re.compile(rf"\$0|\$\{{0\}}|BASH_SOURCE|{_LAUNCHER.pattern}")
+# Names of functions and scripts, too: run_torchrun.
+_AGAIN = re.compile(r"\$0|\$\{0\}|BASH_SOURCE|torchrun|torch\.distributed\.(?:run|launch)")
 
 
 @check(
