@@ -152,7 +152,10 @@ RuntimeError: {PEER}
         ([error("RuntimeError", "unknown", inner=TORCH)], "unclear"),
         ([error("SystemExit", signal="SIGTERM")], "consequence"),
         ([error("SystemExit"), LOST], "consequence"),
-        ([error("KeyboardInterrupt")], "consequence"),
+        *(
+            ([error(name, "x")], "consequence")
+            for name in ("KeyboardInterrupt", "SignalException", "HorovodInternalError")
+        ),
         ([error("OSError", module="torch.distributed.elastic.x")], "consequence"),
         ([error("ProcessExitedException", f"{EXITED} signal SIGTERM")], "consequence"),
         ([error("ProcessExitedException", f"{EXITED} signal SIGSEGV")], "own"),

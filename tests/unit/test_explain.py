@@ -51,6 +51,9 @@ def test_each_set_of_logs_holds_its_bar():
     """All examples and captured logs are named, nine of ten later ones, and no healthy one."""
     known, later, healthy = count()
     assert (known.wrong, later.held, healthy.wrong) == ((), True, ())
+    assert known.right >= 200
+    assert healthy.right >= 50
+    assert len(FRIGHTENING) >= 40
     for path in (LOGS / "captured").glob("*.json"):
         match = explain(of_capture(path), RULES).match
         assert match is not None

@@ -76,6 +76,7 @@ def test_a_lock_is_a_requirements_file_and_read_again():
         (TEXT.replace("sha256:cd", "sha256:/.", 1), "no requirement with a hash"),
         (TEXT.replace("sha256:cd", "sha256:CD", 1), "a SHA-256"),
         ('format = 2\nname = "small"\n', "make the lock again"),
+        ("#: format = 3\n#: parts = []\n", "format 3, not 4: make the lock again"),
         ("", "name"),
         (TEXT, "not the one that was locked"),
         (format_lock(replace(LOCK, format=99)), "format 99"),

@@ -12,6 +12,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -151,17 +152,17 @@ PATHS = WORDS.map("/".join)
 LINKS = st.dictionaries(st.sampled_from(["a", "b", "a/b", "c/a/b"]), PATHS, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(links=LINKS, path=PATHS, absolute=st.booleans())
 def test_nothing_leads_out(tmp_path_factory, links, path, absolute):
     root = tmp_path_factory.mktemp("root") / "inner"
     root.mkdir()
     for place, target in links.items():
-        try:
+        if os.path.realpath(root / place) != str(root / place):
+            continue  # a parent of it is a link, which may lead out
+        with suppress(OSError):  # it is there, or its parent is a link to itself
             (root / place).parent.mkdir(parents=True, exist_ok=True)
             (root / place).symlink_to(f"/{target}" if absolute else target or ".")
-        except OSError:
-            continue  # its parent is a link already
     try:
         found = resolve(root, path)
     except OSError:

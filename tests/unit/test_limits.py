@@ -86,6 +86,7 @@ def test_a_limit_is_the_cause(kind, most, line, place):
         (OSError(errno.EFBIG, "write"), LimitError),
         (ImportError("x.so: failed to map segment from shared object"), LimitError),
         (OSError(errno.ENOSPC, "write"), NoSpaceError),
+        (OSError(errno.EDQUOT, "write"), NoSpaceError),
         (OSError(errno.EBADF, "a fault of ours"), None),
     ],
 )

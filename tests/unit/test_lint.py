@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import HOSTILE
@@ -226,7 +226,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
 
 
 # A busy machine is no fault of the strategy.
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(scripts())
 @example(('#!/bin/bash\n#SBATCH --comment="a –b"\nsrun true\n', {("comment", "a –b")}))
 @example(('#!/bin/bash\n#SBATCH --comment="it’s"\nsrun true\n', {("comment", "it’s")}))

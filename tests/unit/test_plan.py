@@ -164,6 +164,7 @@ DECIDED: list[Row] = [
     (ON_4 | {"gpus": 0}, {}, {"--gres": None, "notes": ""}),
     # a sweep is an array
     ({"sweep": ("lr=1",)}, {}, {"--array": "0"}),
+    ({"sweep": ("lr=1,2",), "array": "0-1%1"}, {}, {"--array": "0-1%1"}),
     ({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")}, {}, {"--array": "0-3", "points": [
         ("--lr", "0.1", "--tag", "a,b", "-x", "1"),
         ("--lr", "0.1", "--tag", "c", "-x", "1"),
@@ -172,6 +173,7 @@ DECIDED: list[Row] = [
     ]}),
     # launchers
     ({"max_restarts": 2}, {}, {"launch.options": ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--tee=3"), "--no-requeue": ""}),
+    ({"arguments": ("-m", "pkg")}, {"script": "python3", "is_program": True}, {"line": "--no-python python3 -m pkg"}),
     ({"nodes": "1:9"}, {}, {"--nodes": "1-9"}),  # more than there are: it takes what there is
     ({"launcher": "none", **TWO_GPUS}, {}, {"launch.options": (), "--ntasks-per-node": "1", "--cpus-per-task": "4"}),
     ({"launcher": "horovod-elastic"}, {}, {"launch.options": ("4", "4", ""), "--no-kill": ""}),

@@ -49,7 +49,7 @@ def test_what_is_whole_is_read(name):
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_what_is_broken_ends_with_one_class_of_error(name, data):
     seed = data.draw(st.sampled_from(READERS[name].seeds))

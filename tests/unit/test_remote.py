@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -302,6 +303,26 @@ def test_only_what_cannot_act_twice_is_repeated(words, is_repeated, project, mon
         with pytest.raises(LoginLostError):
             cli.run_on("site", words.split())
     assert len(calls) == 1 + is_repeated
+
+
+def test_a_hop_is_made_again_if_the_connection_is_lost_before_the_command_begins(
+    project, monkeypatch
+):
+    errors = [LoginLostError("the connection was lost")]
+
+    def put(*_: str) -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(ssh.Entrance, "require_free", lambda _: None)
+    monkeypatch.setattr(cli, "connect", lambda *_: None)
+    monkeypatch.setattr(cli, "put", put)
+    hop = Mock(side_effect=lambda *_: nullcontext())
+    monkeypatch.setattr(cli, "hop", hop)
+    monkeypatch.setattr(cli, "run", lambda *_, **__: 0)
+    assert cli.run_on("site", ["forward", "a-0001", "6006"]) == 0
+    assert hop.call_count == 2
 
 
 def test_messages_name_commands_as_they_are_typed_here(monkeypatch):

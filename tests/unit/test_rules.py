@@ -122,6 +122,7 @@ CASES = [
     (case({"comment": "field=nlp;appl=pytorhc"}), "--comment", "close: pytorch"),
     (case({"mem": "16G"}), "--mem", "memory goes with the cores"),
     (optional("forbidden", "mem", {"slurm": {"mem-per-cpu": "4G"}}), "--slurm mem-per-cpu", ""),
+    (optional("forbidden", "mem", {"slurm": {"mem-per-gpu": "4G"}}), "--slurm mem-per-gpu", ""),
     (optional("forbidden", "mem", {"mem": "4G"}), "--mem", "does not take it: so it is"),
     (optional("forbidden", "licenses", {"slurm": {"licenses": "matlab:1"}}), "--slurm licenses", ""),
     (optional("forbidden", "mem-per-cpu", {"mem": "4G"}), "", ""),

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment
 from msgspec.structs import replace
@@ -88,6 +88,7 @@ def cases() -> dict[str, Case]:
         "torchrun-notify": make_case({"notify": "https://hooks.example/T0KEN", "env": {"HF_TOKEN": "hf_secret"}, "secret": ("HF_TOKEN",)}),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case(GPUS | {"launcher": "srun"}),
+        "torchrun-staged": make_case({"stage_image": True}, version="0f3a-428126100"),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
         "spawn": make_case({"launcher": "spawn", "arguments": ("data", "--epochs", "3")}, source=IMAGENET, script="main.py"),
         "accelerate": make_case(
@@ -283,10 +284,8 @@ NAMES = st.text(
 @pytest.mark.parametrize("launcher", STARTING)
 @settings(
     max_examples=10,
-    deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @example(EVERY_WORD, EVERY_WORD, 'it\'s $(touch pwned) `x` "q"; 한글', "a $(touch pwned) 'b' # d")
 @given(words=WORDS, values=WORDS, name=NAMES, title=NAMES)

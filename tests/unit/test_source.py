@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -42,6 +43,7 @@ SCRIPTS = [
     ("from lightning import LightningDataModule\nfrom transformers import Trainer\nTrainer()", "torchrun", "imports lightning"),
     ("from ray.train.lightning import x\nimport lightning", "ray", "imports ray"),
     ("from accelerate import Accelerator", "torchrun", "imports accelerate"),
+    ("from transformers import Trainer\nTrainer()", "torchrun", "imports transformers"),
     ("import deepspeed\ndeepspeed.init_distributed()", "torchrun", "imports deepspeed"),
     ("import deepspeed, torch.distributed\np.add_argument('--local_rank', type=int)", "srun", "imports deepspeed and has --local_rank, which torchrun does not fill in"),
     ("import torch.distributed\nrank = os.environ['SLURM_PROCID']", "srun", "reads SLURM_PROCID"),
@@ -67,6 +69,7 @@ COPIES = [
     ("import torch\nprint(torch.ones(1))", {}, "4 copies"),
     ("import numpy, helper", {"helper.py": "import torch"}, "4 copies"),
     ("import os, torch.multiprocessing as mp\nos.environ['MASTER_ADDR'] = 'localhost'\nmp.spawn(f)", {}, "train alone"),
+    ("import os, torch.multiprocessing as mp\nos.environ.update(MASTER_ADDR='localhost')\nmp.spawn(f)", {}, "train alone"),
     ("import torch.multiprocessing as mp\ninit(init_method=f'tcp://127.0.0.1:{port}')\nmp.spawn(f)", {}, "train alone"),
     ("import os, torch.multiprocessing as mp\nos.environ.setdefault('MASTER_ADDR', 'localhost')\nmp.spawn(f)", {}, ""),
     ("import torch\ntorch.distributed.init_process_group()", {}, ""),
@@ -265,6 +268,13 @@ def test_a_directory_of_many_files_is_not_listed_for_a_module(tmp_path, monkeypa
     root = write_files(tmp_path, {"lib/helper.py": "", "job/train.py": text})
     monkeypatch.setattr(source, "_MOST_LISTED", 0)
     assert "helper" in {each.name for each in read_script(root / "job").needed}
+
+
+def test_a_directory_that_cannot_be_listed_has_no_modules(tmp_path, monkeypatch):
+    finder = Mock(find_spec=Mock(side_effect=OSError(5, "of a file server")))
+    monkeypatch.setattr(source, "_finder", Mock(return_value=finder))
+    write_files(tmp_path, {"train.py": "import gone"})
+    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
 
 
 def test_compiled_modules_of_another_python_are_found(tmp_path):

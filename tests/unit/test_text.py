@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toolkit
@@ -75,7 +75,6 @@ def test_other_text_stays_as_it_is(text):
 _TEXTS = st.text() | st.sampled_from(list(HOSTILE.values()))
 
 
-@settings(deadline=None)
 @given(st.recursive(_TEXTS, lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
 def test_json_keeps_its_value(value):
     text = json_safe(json.dumps(value, ensure_ascii=False, indent=2))

@@ -84,6 +84,7 @@ HIDDEN = directory(owner=NOBODY, group=NOBODY)  # root's or another user's, in a
         ([directory(OTHER), directory(OTHER), file(OTHER)], {"trusted": "/tmp/b/c"}, ""),
         ([directory(OTHER), directory(OTHER), file(OTHER)], {"trusted": "/tmp/b/d"}, "owner"),
         ([directory(0, 0o2770, PROJECT), directory(), directory()], {"trusted": "/tmp"}, ""),
+        ([directory(0, 0o2770, PROJECT), directory()], {"trusted": "/tmp/c"}, "group"),
     ],
 )
 def test_who_could_exchange_the_last_of_entries_that_are_below_each_other(

@@ -66,11 +66,12 @@ def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(shared, 
     assert aside.name == "01-ddp.old-1"
 
 
-@pytest.mark.parametrize("text", ["#", "#" * 100_000, None])
+@pytest.mark.parametrize("text", ["#", "#" * 100_000, "", None])
 def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(text, shared, tmp_path):
     contents, script = join.contents_of(shared), shared / "exercises/01-ddp/train.py"
+    size = script.stat().st_size
     script.unlink()
-    os.mkfifo(script) if text is None else script.write_text(text)
+    os.mkfifo(script) if text is None else script.write_text(text or "#" * size)
     copying = archive.copy_of_exercise(contents, shared, "01-ddp", tmp_path / "mine")
     with pytest.raises((MalformedInputError, OSError), match=r"was changed|not a regular"), copying:
         raise AssertionError

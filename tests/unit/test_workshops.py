@@ -403,6 +403,13 @@ def test_a_hostile_file_of_a_participant_does_not_count(write, drop):
     assert why
 
 
+def test_files_without_the_name_of_their_owner_are_counted(drop):
+    (drop / "link.json").symlink_to(drop)
+    os.mkfifo(drop / "pipe.json")
+    told = [("...", "2 files without the name of their owner")]
+    assert results.read_all(drop, "first") == ([], told)
+
+
 def test_results_of_an_earlier_version_are_read():
     earlier = (
         '{"name": "a", "workshop": "b", "exercises": {"c": {"state": "ok", "finished": "2026"}}}'
