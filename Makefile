@@ -50,7 +50,7 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
-test-all: ## every test, also the costly variations of others (about two hours)
+test-all: ## every test, also the costly variations of others (an hour)
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='$(BUILT) tensorflow_cpu ray_cpu'
 
 test-unit: WORKERS := auto
