@@ -211,7 +211,7 @@ def run(
     raise LoginError(
         f"{login} does not run commands (exit code {code})",
         place="--on",
-        details=b"".join(noise).decode("utf-8", "replace").strip().splitlines()[-6:],
+        details=b"".join(noise)[-_CHUNK:].decode("utf-8", "replace").strip().splitlines()[-6:],
         next_step=f"ssh {login} true",
     )
 
