@@ -78,9 +78,10 @@ def _early_expansion(script: Script) -> Iterator[Result]:
     # A script that srun starts on every task may do so, and a function that is exported to tasks.
     if not script.is_batch:
         return
+    has_functions = any(script.find(_EXPORT_F))
     for command in script.commands:
         exported = _EXPORTED.match(command.bare)
-        if exported and not (command.bare[0].isspace() and any(script.find(_EXPORT_F))):
+        if exported and not (has_functions and command.bare[0].isspace()):
             yield at(
                 command.line,
                 f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
