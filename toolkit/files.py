@@ -204,6 +204,14 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Yield a path beside ``target``; what was made there gets that name, if nothing failed."""
+    with temporary_beside(target) as scratch:
+        yield scratch / "made"
+        (scratch / "made").replace(target)
+
+
+@contextmanager
 def temporary_directory(
     parent: Path, prefix: str, clear: Callable[[Path], object] = bool
 ) -> Iterator[Path]:

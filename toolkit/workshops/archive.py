@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.errors import MalformedInputError
-from toolkit.files import hash_file, open_regular, sync, temporary_beside
+from toolkit.files import hash_file, open_regular, sync, temporary_beside, written_whole
 from toolkit.model.base import BadDataError, from_json
-from toolkit.workshops.exercises import written_whole
 from toolkit.workshops.model import (
     CONTENTS,
     FORMAT,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.config import shipped
 from toolkit.errors import ConfigError, ScriptMissingError, UsageError, of_system
-from toolkit.files import config_error, read_text, read_toml, temporary_beside
+from toolkit.files import config_error, read_text, read_toml, written_whole
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.workshops.model import CONTENTS, NAME, WORKSHOP, Exercise, Workshop, check
@@ -47,14 +46,6 @@ def copy(name: str, target: Path) -> None:
             next_step=f"toolkit jobs copy {name} OTHER-DIRECTORY",
         )
     copy_folder(source, target)
-
-
-@contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
-    """Yield a path beside ``target``; what was made there gets that name, if nothing failed."""
-    with temporary_beside(target) as scratch:
-        yield scratch / "made"
-        (scratch / "made").replace(target)
 
 
 def copy_folder(source: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from toolkit import reports, shell
 from toolkit.errors import ConfigError, SignatureError
-from toolkit.files import read_text, temporary_beside, write_atomically
+from toolkit.files import read_text, temporary_beside, write_atomically, written_whole
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
@@ -20,7 +20,7 @@ from toolkit.images.store.signatures import read_private
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.workshops import archive
-from toolkit.workshops.exercises import copy_folder, load, source_of, written_whole
+from toolkit.workshops.exercises import copy_folder, load, source_of
 from toolkit.workshops.model import (
     CONTENTS,
     PACKED,

@@ -20,12 +20,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ConfigError, ForbiddenError, ScriptMissingError, UsageError
-from toolkit.files import open_regular, read_json, write_atomically
+from toolkit.files import open_regular, read_json, write_atomically, written_whole
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import ssh
 from toolkit.runs.run import Run, all_runs
 from toolkit.units import counted
-from toolkit.workshops.exercises import written_whole
 from toolkit.workshops.join import contents_list
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
