@@ -17,8 +17,9 @@ from tests.unit.run_fixtures import Slurm, new_run
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import scripts, sites
 from toolkit.cli import connect
-from toolkit.cli.connect import _BLOCK, host_block, idle_seconds
+from toolkit.cli.connect import idle_seconds
 from toolkit.cli.connect import notebook_stop as stop
+from toolkit.cli.ssh import _BLOCK, host_block
 from toolkit.config import package_directory
 from toolkit.errors import BusyError, JobLostError, PlanError, UntrustedError, UsageError
 from toolkit.model.image import Environment, Packages, Python

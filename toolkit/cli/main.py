@@ -140,7 +140,7 @@ COMMANDS: Commands = {
         "ps": ("runs:ps", "List the runs of this directory and their states, the newest first."),
         "report": ("cost:report", "Show how much a run used of what it got: CPU, memory, GPUs."),
         "results": ("runs:results", "Show the results of a run, or of each point of a sweep."),
-        "ssh": ("connect:ssh_command", "Open a session on a node of a running job, in its image."),
+        "ssh": ("ssh:ssh_command", "Open a session on a node of a running job, in its image."),
         "stacks": (
             "runs:ask_stacks",
             "Ask the ranks of a running job where they are, such as one that hangs.",
