@@ -76,10 +76,8 @@ def _early_expansion(script: Script) -> Iterator[Result]:
                 fix=f"{call.program} ... bash -c '... ${match[1]} ...'",
             )
     # A script that srun starts on every task may do so, and a function that is exported to tasks.
-    if not script.is_batch:
-        return
     has_functions = any(script.find(_EXPORT_F))
-    for command in script.commands:
+    for command in script.commands if script.is_batch else ():
         exported = _EXPORTED.match(command.bare)
         if exported and not (has_functions and command.bare[0].isspace()):
             yield at(
