@@ -47,6 +47,7 @@ from toolkit.model.run import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.planning.plan import decide
 from toolkit.rules.job import gpu_types
+from toolkit.runtimes import RUNTIMES
 
 Row = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
@@ -296,7 +297,7 @@ REFUSED: dict[type[ToolkitError], list[tuple[dict[str, Any], dict[str, Any], str
         ({"launcher": "shell"}, {}, "--launcher", "toolkit shell"),
         ({"runtime": "docker", "pty": True}, {}, "--pty", "no terminal"),
         ({"runtime": "docker", "env": {"DOCKER_HOST": "x"}}, {}, "--env", "docker itself reads"),
-        *(({"runtime": name, "conda_env": "torch"}, {}, "--env", "--runtime conda --env torch") for name in ("apptainer", "docker", "pyxis", "none")),
+        *(({"runtime": name, "conda_env": "torch"}, {}, "--env", "--runtime conda --env torch") for name, row in RUNTIMES.items() if not row.environments),
         ({"runtime": "conda", "conda_env": None}, {"environment": None}, "--env", "needs the name"),
         *(({"runtime": name, "image": "x"}, ASKED, "--image", f"{name} starts no image") for name in ("conda", "none")),
         *(({"runtime": name, "bind": ("/x",), "image": None}, ASKED, "--bind", "no container") for name in ("conda", "none")),
@@ -304,7 +305,7 @@ REFUSED: dict[type[ToolkitError], list[tuple[dict[str, Any], dict[str, Any], str
           for name, found, place in (("conda", CONDA, "--env"), ("none", VENV, "--runtime"))),
         ({"runtime": "conda", "modules": ("cuda/11",)}, MODULES, "--module", "cuda/11"),
     ],
-    SignatureError: [(SIGNED | {"runtime": name}, {}, "--runtime", "--runtime apptainer") for name in ("docker", "pyxis", "conda", "none")],
+    SignatureError: [(SIGNED | {"runtime": name}, {}, "--runtime", "--runtime apptainer") for name, row in RUNTIMES.items() if row.image != "sif"],
     ShapeError: [
         ({"nodes": "5:9"}, {}, "--nodes", "has 2 nodes"),
         (ON_4 | {"gpus_per_node": 8}, {}, "--gpus-per-node", "has 4 GPU"),  # never that for the job

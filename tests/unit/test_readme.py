@@ -23,7 +23,6 @@ from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
-from toolkit.launchers import LAUNCHERS, offered
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OPTIONS
 from tools.docs import reference
@@ -62,11 +61,6 @@ TABLES: list[tuple[str, str, Iterable[tuple[str, ...]]]] = [
         "reference",
         "Command | Does",
         [(f"`toolkit {name}`", text) for name, (_, text) in cli.cli.entries.items()],
-    ),
-    (
-        "running",
-        "Launcher | Starts",
-        [(f"`{name}`", LAUNCHERS[name].about) for name in offered()],
     ),
     (
         "slurm-options",

@@ -17,10 +17,12 @@ from toolkit.explain.gather import rules
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.recipe import Recipe
+from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
+from toolkit.runtimes import RUNTIMES
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
@@ -51,6 +53,8 @@ _FILES: Mapping[str, tuple[type[Model], str]] = {
 _ABOUT: Mapping[str, str] = {
     "files": "Keys, types and defaults are those of the JSON schemas that the files are checked "
     "by. `toolkit site schema` prints the schema of a site's file for editors.",
+    "launchers": "`toolkit run --launcher NAME` chooses how ranks are started, `--runtime NAME` "
+    "what they run in. Without them, the script's imports and the image decide.",
     "explain": "`toolkit explain` compares a failed run's logs, or a pasted log, with these "
     "rules. Text in braces is taken from the log. Each rule has logs that it must recognize; "
     "the first is shown.",
@@ -67,6 +71,7 @@ def pages() -> dict[str, str]:
     recipes = {name: library.recipe_path(name) for name in list_recipes()}
     return {
         **_commands(),
+        "reference/launchers.md": _launchers(),
         "reference/files.md": _files(),
         "reference/rules-of-explain.md": _failures(),
         "reference/rules-of-lint.md": _lint(),
@@ -100,6 +105,19 @@ def _table(left: str, right: str, rows: Iterable[str]) -> str:
 
 def _page(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _launchers() -> str:
+    launchers = (f"| `{name}` | {LAUNCHERS[name].about} |" for name in offered())
+    runtimes = (f"| `{name}` | {runtime.about} |" for name, runtime in RUNTIMES.items())
+    return _page(
+        [
+            "# Launchers and runtimes",
+            _ABOUT["launchers"],
+            _table("Launcher", "Starts", launchers),
+            _table("Runtime", "Ranks run in", runtimes),
+        ]
+    )
 
 
 def _files() -> str:
