@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, wait_for
+from tests.cluster.ranks import logs_of, none_left, row, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -109,7 +110,14 @@ def test_a_job_that_ends_at_its_time_limit_says_where_each_rank_was(
     toolkit, pytorch_image, shared_dir
 ):
     (shared_dir / "train.py").write_text(MPI)
-    start(toolkit, shared_dir, pytorch_image, "--time", "1", "train.py")
+    started = time.monotonic()
+    start(toolkit, shared_dir, pytorch_image, "--time", "30", "train.py")
+    await_ready(shared_dir, "train-0001", 4)
+    job = row(toolkit, shared_dir, "train-0001")["job_id"]
+    # Slurm's two next looks, 30 s apart, are for the signal and for the limit.
+    limit = int(time.monotonic() - started + 40) // 60 + 1
+    words = ("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+    assert toolkit("cluster", "exec", "--", *words).returncode == 0
     followed = toolkit("logs", "-f", cwd=shared_dir, timeout=240)
     assert followed.returncode == 124, followed.stderr
     said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
