@@ -78,7 +78,6 @@ def test_mistakes(line, code, words):
         ("site rules", ("RULE", "ASKS FOR")),
         ("site schema", ('"properties"',)),
         ("site use neuron", ("site       neuron   (in ",)),
-        ("lint --rules", ("WHAT MUST HOLD",)),
         ("image show pytorch:22.03", ("FACT", "SOURCE", "unknown")),
         ("image search ngc 22.03", ("KIND", "tensorflow:22.03  release")),
         ("image render pytorch_cpu", ("Bootstrap: ", "%post")),

@@ -25,7 +25,6 @@ from toolkit.doctor.items import ITEMS, diagnose
 from toolkit.errors import UsageError
 from toolkit.lint.files import context_of, read, save
 from toolkit.lint.linter import fixed, lint, report, to_json
-from toolkit.lint.rules import RULES
 from toolkit.units import counted
 
 
@@ -104,15 +103,6 @@ def _show_unchecked(results: Sequence[Result]) -> None:
         console.out(f"not checked  {', '.join(names)}: {reason}{advice}")
 
 
-def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    """Print the rules, and end the command, which needs files otherwise."""
-    del parameter
-    if is_wanted:
-        rows = [(rule.name, rule.about) for rule in RULES]
-        console.out(console.table(("RULE", "WHAT MUST HOLD"), rows))
-        context.exit()
-
-
 @click.command("lint")
 @click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -122,14 +112,6 @@ def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: b
     "--fix",
     is_flag=True,
     help="Fix what is mechanical, in the file; the original becomes FILE.orig, FILE.orig.2, ...",
-)
-@click.option(
-    "--rules",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_rules,
-    help="List the rules, and stop.",
 )
 @json_option
 @click.pass_context
