@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +28,8 @@ if TYPE_CHECKING:
     from toolkit.runs.run import Run
 
 
-class _RunCommand(click.Command):
-    """A command that knows whether ``--`` stood before SCRIPT."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and note whether a command follows ``--``."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        after = given[given.index("--") + 1 :] if "--" in given else []
-        ctx.meta["is_command"] = after[:1] == [ctx.params.get("script")]
-        return rest
-
-
 @click.command(
     "run",
-    cls=_RunCommand,
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 @job_options
@@ -135,7 +123,7 @@ def command(
     options |= _failed_points(script) if failed else {}
     options |= {"python_module": script} if as_module else {}
     wait = Wait(0 if dry_run else wait_for_slurm, partial(console.say, "waiting"))
-    is_command = bool(click.get_current_context().meta["is_command"])
+    is_command = ("--", script) in pairwise(click.get_current_context().meta["words"])
 
     def gathered() -> Case:
         layer, cwd = flags(options, arguments), Path.cwd()
