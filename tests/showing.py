@@ -9,7 +9,6 @@ import click
 # Commands that show: words after the command, several times where it has several ways. RUN stands for
 # the name of a run, DIR for a directory of another user with anything in it.
 SHOWING: dict[str, tuple[str, ...]] = {
-    "cluster": ("",),
     "cluster show": ("", "--json"),
     "cluster status": ("", "--json"),
     "docs": ("", "run"),
@@ -61,9 +60,9 @@ ACTING = {
 
 def commands(command: click.Command, name: str = "") -> Iterator[str]:
     """Every command that can be typed, by its words."""
-    if not isinstance(command, click.Group) or (command.invoke_without_command and name):
+    if not isinstance(command, click.Group):
         yield name
-    if isinstance(command, click.Group):
+    else:
         context = click.Context(command)
         for word in command.list_commands(context):
             below = command.get_command(context, word)

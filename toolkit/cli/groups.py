@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from toolkit.cli.main import Commands, Group
 
 BENCH: Commands = {
@@ -202,19 +200,10 @@ Examples:
 )
 
 
-def _show_cluster(ctx: click.Context) -> None:
-    """Run ``toolkit cluster`` as ``toolkit cluster show``."""
-    if ctx.invoked_subcommand is None:
-        from toolkit.cli.cluster import show
-
-        ctx.invoke(show)
-
-
 cluster = Group(
     "cluster",
     table=CLUSTER,
-    invoke_without_command=True,
-    callback=click.pass_context(_show_cluster),
+    alone="show",
     help="""Show free nodes of a cluster; run a real Slurm on this machine.
 
 The local cluster is slurmctld, and a slurmd for each node.

@@ -56,22 +56,30 @@ def cluster_option(*, is_hidden: bool) -> Callable[[Any], Any]:
 class Group(click.Group):
     """A group whose commands are imported when they are used.
 
-    Without arguments it shows its help, and for a slip it names the nearest command.
+    For a slip it names the nearest command.
 
     Args:
         table: the commands, in the order of the help.
+        alone: what the group does without arguments.
         implied: name of the command that need not be written before its arguments.
     """
 
-    def __init__(self, *arguments: Any, table: Commands, implied: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        table: Commands,
+        alone: str = "--help",
+        implied: str = "",
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self._table, self._implied = table, implied
+        self._table, self._alone, self._implied = table, alone, implied
         self.entries = {name: entry for rows in table.values() for name, entry in rows.items()}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read no arguments as ``--help``, if the group does nothing without a command."""
-        if not args and not self.invoke_without_command:
-            args = ["--help"]
+        """Put in what need not be written."""
+        if not args:
+            args = [self._alone]
         elif self._implied and args[0] not in (*self.entries, "-h", "--help", "--cluster"):
             args = [self._implied, *args]
         given = list(args)
