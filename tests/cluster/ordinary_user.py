@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.cluster.ranks import ran, wait_for
-from toolkit.workshops.rehearsal.accounts import Person, provide_tool
+from toolkit.workshops.rehearsal.accounts import Person, reach
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -26,21 +26,21 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 class User:
     """A user, and how the toolkit is run as this one.
 
-    `become` are the words before a command; `env` is what the interpreter `python` needs.
+    `become` are the words before a command; the first of them are those of `reach`.
     """
 
     name: str
     home: Path
     become: tuple[str, ...]
     python: str
-    env: Mapping[str, str] = field(default_factory=dict)
+    reach: tuple[str, ...] = ()
 
     def run(
         self, *words: str, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Any command, in the user's home, with an environment as after a login."""
         own = {"HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "LANG": "C.UTF-8"}
-        env = {**own, "PATH": "/usr/local/bin:/usr/bin:/bin", **self.env, **(env or {})}
+        env = {**own, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
         return ran(*self.become, *words, cwd=self.home, env=env, timeout=timeout)
 
     def toolkit(
@@ -134,7 +134,8 @@ def _has_processes(user: str) -> bool:
 
 def _equipped(user: User) -> User:
     person = Person(user.name, user.home, user.become)
-    equipped = User(*person, *provide_tool(person, user.home / "py"))
+    words = reach(person, user.home / "tool")
+    equipped = replace(user, become=(*words, *user.become), reach=words)
     said = equipped.toolkit("--version")
     assert said.returncode == 0, said.stderr
     return equipped

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +75,7 @@ class Login(NamedTuple):
 
     cluster: Stage
     person: accounts.Person
-    tool: tuple[str, dict[str, str]]
+    reach: tuple[str, ...]
     directory: Path
 
     @property
@@ -82,7 +83,6 @@ class Login(NamedTuple):
         """The words before a command of this user, in the directory."""
         name = self.person.name
         settings = {
-            **self.tool[1],
             **{"HOME": str(self.person.home), "USER": name, "LOGNAME": name, "LANG": "C.UTF-8"},
             "TOOLKIT_ETC": str(self.directory.parent / "etc"),
             "TOOLKIT_SITE": self.cluster.site,
@@ -90,14 +90,15 @@ class Login(NamedTuple):
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         }
         own = (f"{name}={value}" for name, value in settings.items())
-        return (*self.cluster.words(self.directory), *self.person.become, "env", "-i", *own)
+        become = (*self.reach, *self.person.become)
+        return (*self.cluster.words(self.directory), *become, "env", "-i", *own)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the login side."""
         return ran(*self.words, *words, **more)
 
     def toolkit(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run(self.tool[0], "-m", "toolkit", *words)
+        return self.run(sys.executable, "-m", "toolkit", *words)
 
     def on_node(self, *words: str, as_root: bool = False) -> tuple[str, ...]:
         """Return a command that runs another on the node, with no rights but this user's."""
@@ -118,13 +119,13 @@ def two_users(notebook_image: Path) -> Iterator[tuple[Login, Login]]:
         pytest.skip("only root can make users")
     workshop = Workshop(title="notebooks", exercises=(Exercise(name="one", folder="one"),))
     with temporary_place(Silent()) as place, accounts.users(2, place / "home") as people:
-        tool = accounts.provide_tool(people[0], place / "tool")
+        reach = accounts.reach(people[0], place / "tool")
         shutil.copy(notebook_image, place)
         course = place / "course"
         course.mkdir()
         shutil.chown(course, people[0].name)
         with stage(workshop, 2, place, Silent()) as cluster:
-            first, second = (Login(cluster, person, tool, course) for person in people)
+            first, second = (Login(cluster, person, reach, course) for person in people)
             yield first, second
 
 
@@ -169,7 +170,7 @@ def test_a_notebook_that_only_its_owner_reaches(two_users):
     first, second = two_users
     image = str(first.directory.parent / "notebook_cpu.sif")
     words = ("--image", image, "--nodelist", _NODE, "--cpus-per-task", "2", "--time", "20")
-    start = (*first.words, first.tool[0], "-m", "toolkit")
+    start = (*first.words, sys.executable, "-m", "toolkit")
     here = first.directory.parent
     door = Forward(here, {**os.environ}, "notebook", *words, command=start)
     token = door.entry["address"].split("token=")[1]

@@ -148,13 +148,14 @@ def called(victim: Victim, course: Path, words: list[list[str]], trace: Path) ->
     # With a filter in the kernel a call that is not traced costs nothing.
     options = f"-f --seccomp-bpf -z -y -qq -s 300 -e trace={TRACED} -o".split()
     user = victim.user
-    become = ("strace", *options, str(trace), "-u", user.name, "env", "-C", str(course))
+    strace = ("strace", *options, str(trace), "-u", user.name)
+    become = (*user.reach, *strace, "env", "-C", str(course))
     names = {"HOME": str(user.home), "USER": user.name, "LOGNAME": user.name, "LANG": "C.UTF-8"}
     names |= {"PATH": "/usr/local/bin:/usr/bin:/bin", "TOOLKIT_IMAGES": str(course / "images")}
     done = subprocess.run(
         (*become, user.python, "-c", DRIVER, str(LIMIT)),
         input=json.dumps(words),
-        env={**names, **user.env, **victim.env},
+        env={**names, **victim.env},
         cwd=user.home,
         timeout=1500,
         text=True,

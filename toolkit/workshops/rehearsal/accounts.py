@@ -1,4 +1,4 @@
-"""Users that exist for the time of a rehearsal, and a copy of the toolkit that they can run."""
+"""Users that exist for the time of a rehearsal, and how they reach the toolkit."""
 
 from __future__ import annotations
 
@@ -7,28 +7,20 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from toolkit import shell
-from toolkit.config import package_directory, shipped
+from toolkit.config import package_directory
 from toolkit.errors import CommandFailedError
+from toolkit.quoting import shell_words
 
 _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
-_DISTRIBUTION = "slurm-container-toolkit"
-_NOT_NEEDED = shutil.ignore_patterns(
-    *("site-packages", "test", "tests", "config-*", "idlelib", "tkinter"),
-    *("ensurepip", "lib2to3", "*.opt-?.pyc"),
-)
 
 
 class Person(NamedTuple):
@@ -105,52 +97,43 @@ def _end_processes(uid: int) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def provide_tool(person: Person, place: Path) -> tuple[str, dict[str, str]]:
-    """Return a Python that can run the toolkit, and what it needs in the environment.
+def reach(person: Person, place: Path) -> tuple[str, ...]:
+    """Return the words before a command of root by which it, and what it becomes, can use the tool.
 
-    It is this one, or a copy if the participants cannot read it.
+    There are none if the participants can read it. Else the command has a mount namespace: in it an
+    empty directory covers each one that only root can enter, and the toolkit and its Python are at
+    their places below.
+
+    Args:
+        person: a participant.
+        place: a directory that does not exist yet, for the time between two mounts.
+
+    Raises:
+        CommandFailedError: the participants cannot read the tool in this way, either.
     """
     # setpriv itself can start a Python that the user cannot, so another program starts it.
     start = (*person.become, "env", sys.executable, "-m", "toolkit", "--version")
-    result = shell.run(start, cwd="/", check=False)
-    return (sys.executable, {}) if result.ok else _copy(place)
+    if shell.run(start, cwd="/", check=False).ok:
+        return ()
+    aside, back = list[str](), list[str]()
+    closed = set[Path]()
+    for directory in {Path(sys.prefix), Path(sys.base_prefix), package_directory("").parent}:
+        if (above := _closed_above(directory)) is not None:
+            closed.add(above)
+            between = place / str(len(aside))
+            between.mkdir(parents=True)
+            aside.append(shell_words(("mount", "--bind", directory, between)))
+            back.append(shell_words(("mkdir", "-p", directory)))
+            back.append(shell_words(("mount", "--move", between, directory)))
+    empty = ("mount", "-t", "tmpfs", "-o", "mode=755", "none")
+    cover = [shell_words((*empty, directory)) for directory in closed]
+    script = "\n".join((*aside, *cover, *back, 'exec "$@"'))
+    words = ("unshare", "--mount", "bash", "-e", "-c", script, "reach")
+    shell.run((*words, *start), cwd="/")
+    return words
 
 
-def _copy(place: Path) -> tuple[str, dict[str, str]]:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    (place / "bin").mkdir(parents=True)
-    shutil.copy2(Path(sys.base_prefix, "bin", version), place / "bin" / version)
-    stdlib = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix})
-    shutil.copytree(stdlib, place / "lib" / version, ignore=_NOT_NEEDED)
-    for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
-        shutil.copy2(library, place / "lib")
-    packages = place / "packages"
-    for distribution in _needed(_DISTRIBUTION, {_DISTRIBUTION}):
-        for file in distribution.files or ():
-            source = Path(str(distribution.locate_file(file)))
-            if ".." not in file.parts and source.is_file():  # but for programs
-                (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                # With its time, for which the byte code that is copied with it is valid.
-                shutil.copy2(source, packages / file)
-    data = packages / "toolkit/data"
-    sources = {packages / "toolkit": package_directory("")}
-    sources |= {data / kind: shipped(kind) for kind in ("recipes", "containers", "jobs")}
-    for target, source in sources.items():
-        if not target.exists():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sif", "tests"))
-    for path in (place, place / "bin", place / "lib", packages, *packages.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages)}
-    return str(place / "bin" / version), {**env, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _needed(name: str, known: set[str]) -> Iterator[metadata.Distribution]:
-    """Yield the installed distributions that one needs, and those that they need."""
-    for text in metadata.distribution(name).requires or ():
-        requirement = Requirement(text)
-        other = canonicalize_name(requirement.name)
-        is_used = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if is_used and other not in known:
-            known.add(other)
-            yield metadata.distribution(other)
-            yield from _needed(other, known)
+def _closed_above(directory: Path) -> Path | None:
+    """Return the topmost directory above one that not every user can enter, if there is one."""
+    closed = (each for each in directory.parents if not each.stat().st_mode & stat.S_IXOTH)
+    return min(closed, default=None)

@@ -83,7 +83,7 @@ def rehearse(
         temporary_place(progress) as place,
         accounts.users(people, place / HOME) as persons,
     ):
-        python, env = accounts.provide_tool(persons[0], place / "tool")
+        reach = accounts.reach(persons[0], place / "tool")
         results.open_directory(place / "results")
         # Packed and unpacked again, as the real one.
         source, packed = place / "workshop", place / "workshop.tar"
@@ -95,10 +95,10 @@ def rehearse(
         with stage(workshop, nodes, place, progress) as cluster:
             what = f"{counted(people, 'participant')}, {', '.join(exercises)}"
             progress.begin("rehearsal", what)
-            words = (str(source), python, *exercises)
+            words = (str(source), sys.executable, *exercises)
             began = time.time()
             memory, stopped = run_all(
-                [_participant(env, place, cluster, person, words) for person in persons]
+                [_participant(reach, place, cluster, person, words) for person in persons]
             )
             progress.end("interrupted" if stopped else "done")
             return Report(
@@ -116,11 +116,10 @@ def rehearse(
 
 
 def _participant(
-    tool: Mapping[str, str], place: Path, cluster: Stage, person: Person, words: Sequence[str]
+    reach: Sequence[str], place: Path, cluster: Stage, person: Person, words: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the command that makes a participant join, and run every exercise."""
     env = {
-        **tool,
         "TOOLKIT_ETC": str(place / "etc"),
         "TOOLKIT_SITE": cluster.site,
         "SLURM_CONF": str(cluster.paths.conf),
@@ -131,7 +130,7 @@ def _participant(
         "LOGNAME": person.name,
     }
     settings = (f"{name}={value}" for name, value in env.items())
-    change = (*cluster.words(Path("/")), *person.become, "env", "-i", *settings)
+    change = (*cluster.words(Path("/")), *reach, *person.become, "env", "-i", *settings)
     return (*change, "bash", "-c", _COMMANDS, "participant", *words)
 
 
