@@ -77,7 +77,7 @@ def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
     }
     assert {name: rank["environment"][name] for name in wanted} == wanted
     for options, code, message in (
-        ("--env digit", 91, "close: digits"),
+        ("--env digit", 91, "close     digits"),
         ("--env digits --module no/such", 72, "the modules cannot be loaded here: no/such"),
     ):
         done = call(*options.split(), "tell.py")

@@ -126,19 +126,8 @@ def show_error(error: ToolkitError) -> None:
     """Print what is wrong, where, what is close, and what to do next; its exit code last."""
     from toolkit.text import redacted
 
-    lines = [f"error: {error.cause}"]
-    if isinstance(error, PlanError):
-        width = max((len(finding.place or finding.kind) for finding in error.findings), default=0)
-        for finding in error.findings:
-            lines.append(f"  {finding.place or finding.kind:<{width}}  {_sentence(finding)}")
-            lines += _details(finding, width + 4)
-    else:
-        has_choices = error.choices and not error.close and not error.next_step
-        valid = ", ".join(error.choices) if has_choices else ""
-        rows = (("at", error.place), ("close", error.close), ("valid", valid))
-        lines += [f"  {name:<9} {text}" for name, text in rows if text]
-        lines += _details(error, 2)
-    lines += [f"  next      {typed(error.next_step)}"] if error.next_step else []
+    findings = error.findings if isinstance(error, PlanError) else ()
+    lines = [line for each in (error, *findings) for line in _block(each)]
     last = f"docs: {error.page}   exit {error.exit_code}: {error.kind}"
     lines.append(last.rjust(min(columns(), 100)))
     for line in lines:  # a command in it may hold a secret; a line break may fake a line
@@ -174,20 +163,16 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _sentence(finding: ToolkitError) -> str:
-    parts = [finding.cause + (f" ({finding.source})" if finding.source else "")]
-    if finding.close:
-        parts.append(f"close: {finding.close}")
-    elif finding.choices and not (finding.next_step or "").startswith("one of"):
-        parts.append(f"valid: {', '.join(finding.choices)}")
-    if finding.next_step:
-        parts.append(f"next: {typed(finding.next_step)}")
-    return ". ".join(parts)
-
-
-def _details(error: ToolkitError, indent: int) -> list[str]:
-    rows = "\n".join(error.details).split("\n") if error.details else ()
-    return [" " * indent + "| " + row.expandtabs() for row in rows]
+def _block(error: ToolkitError) -> list[str]:
+    source = f" ({error.source})" if error.source else ""
+    is_listed = error.choices and not error.close and not error.next_step
+    valid = ", ".join(error.choices) if is_listed else ""
+    rows = (("at", error.place), ("close", error.close), ("valid", valid))
+    lines = [f"error: {error.cause}{source}"]
+    lines += [f"  {name:<9} {text}" for name, text in rows if text]
+    lines += [f"  | {row.expandtabs()}" for text in error.details for row in text.split("\n")]
+    lines += [f"  next      {typed(error.next_step)}"] if error.next_step else []
+    return lines
 
 
 def columns() -> int:
