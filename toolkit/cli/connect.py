@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,7 @@ import click
 from toolkit import scripts
 from toolkit.api.run import write
 from toolkit.cli import console
-from toolkit.cli.follow import leave_results, show, show_explanation, show_outcome, show_state
+from toolkit.cli.follow import leave_results, show, show_end, show_outcome, watch
 from toolkit.cli.options import flags, job_options, job_options_except
 from toolkit.cli.shared import (
     FIRST_PORT,
@@ -35,20 +33,17 @@ from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.job import JOINED
-from toolkit.model.run import Outcome
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
-from toolkit.runs import ssh, status
+from toolkit.runs import ssh
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run, find
 from toolkit.runs.submit import finish_salloc, released_after, start_salloc, submit, wait_for_nodes
 from toolkit.shell import interrupted_by_signals
 from toolkit.slurm.client import PATIENCE, Wait, patiently
-from toolkit.units import human_time
 
-_END_SECONDS = 60.0  # for Slurm to say how a job ended
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 
@@ -314,9 +309,11 @@ def notebook_start(
         console.say("interrupted", f"Slurm may have the job of {run.name} already: toolkit ps")
         raise
     try:
-        code = _wait_for_server(run)
-        if code is not None:
-            return code
+        console.say("", f"the messages of JupyterLab: toolkit logs {run.word}")
+        outcome = watch(run, until=(run.directory / ssh.PLACE).is_file)
+        if outcome is not None:
+            show_end(run, outcome, as_json=False)
+            return outcome.exit_code or 1
         return _connect(run, port, socket_path, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
@@ -350,42 +347,16 @@ def idle_seconds(text: str | None) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _wait_for_server(run: Run) -> int | None:
-    """Wait until the server listens; return the exit code if the job ends instead."""
-    began = time.monotonic()
-    for event in status.follow(run):
-        if isinstance(event, status.Changed):
-            show_state(event, time.monotonic() - began)
-            if event.state.state == "RUNNING":
-                console.say("", f"JupyterLab starts; its messages: toolkit logs {run.word}")
-        elif isinstance(event, Outcome):
-            show_outcome(event, run)
-            show_explanation(run)
-            return event.exit_code or 1
-        if (run.directory / ssh.PLACE).is_file():
-            return None
-    raise AssertionError("a run that is followed ends with an outcome")
-
-
 def _connect(run: Run, port: int | None, socket_path: Path | None, *, as_json: bool) -> int:
     door = ssh.server(run)
     path = f"/lab?token={door.token}"
     code = carry(door, _entrance(door, socket_path), port or FIRST_PORT, path, as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
-    else:
-        _show_end(run)
+    elif (outcome := watch(run)) is not None:
+        show_outcome(outcome, run)
+        leave_results(run)
     return code
-
-
-def _show_end(run: Run) -> None:
-    with contextlib.suppress(TimeoutError, SlurmUnreachableError):
-        for event in status.follow(run, until=time.monotonic() + _END_SECONDS):
-            if isinstance(event, Outcome):
-                word = "done" if event.kind == "ok" else event.kind
-                console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())
-                leave_results(run)
-    console.say("", f"its messages: toolkit logs {run.word}; again: toolkit notebook")
 
 
 def _next_steps(run: Run) -> str:

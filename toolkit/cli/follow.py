@@ -81,15 +81,38 @@ def _interrupted(run: Run) -> int:
 
 def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_worth_showing) -> int:
     """Show a run until its job has ended, and return its exit code."""
-    began = time.monotonic()
     say = console.note if as_json else console.out
+
+    def show_line(line: logs.Line) -> None:
+        if wanted(line):
+            say(f"{line.label}| {line.text}")
+
+    outcome = watch(run, show_line)
+    if outcome is None:
+        raise AssertionError("a run that is followed ends with an outcome")
+    show_end(run, outcome, as_json=as_json)
+    return outcome.exit_code
+
+
+def watch(
+    run: Run,
+    show_line: Callable[[logs.Line], None] = lambda _: None,
+    until: Callable[[], bool] = lambda: False,
+) -> Outcome | None:
+    """Print the states of a run, and return its outcome when its job has ended.
+
+    Args:
+        run: that was submitted.
+        show_line: takes each line of the logs.
+        until: tells whether to stop before the end; there is no outcome then.
+    """
+    began = time.monotonic()
     is_queued = False
     for event in status.follow(run):
         if isinstance(event, logs.Line):
-            if wanted(event):
-                say(f"{event.label}| {event.text}")
+            show_line(event)
         elif isinstance(event, status.Changed):
-            if not is_queued and event.state.state != "PENDING":  # it began before the first query
+            if not is_queued and event.state.state == "RUNNING":  # it began before the first query
                 job = f"job {run.job_id}, partition {event.state.partition}"
                 console.say("queued", f"{job}; it has started")
             is_queued = True
@@ -97,12 +120,14 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
         elif isinstance(event, status.Notice):
             console.say(*event)
         else:
-            _show_end(run, event, as_json=as_json)
-            return event.exit_code
-    raise AssertionError("a run that is followed ends with an outcome")
+            return event
+        if until():
+            break
+    return None
 
 
-def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
+def show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
+    """Print how a run came out, and why it failed."""
     if run.plan.points and not as_json:
         console.out(points_table(run.plan.points, outcome.points))
     show_outcome(outcome, run)
