@@ -55,7 +55,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         ("run --env =A jobs/digits-ddp", 64, ("NAME=VALUE",)),
         ("run no-such-script.py", 66, ("no script", "no-such-script.py")),
         ("lint no-such-script", 78, ("no-such-script", "cannot be read: No such file")),
-        ("docs run/pendin", 64, ("close     run/pending",)),
+        ("docs how-to/run/pendin", 64, ("close     how-to/run/pending",)),
         ("logs no-such-run", 84, ("no run",)),
         ("site show generik", 85, ("at        NAME", "close     generic")),
         ("run --site generik jobs/digits-ddp", 85, ("generic",)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -17,24 +16,22 @@ from toolkit.errors import UsageError
 from toolkit.quoting import shell, shell_words
 from toolkit.workshops import exercises
 
-# Parts of the site whose names a topic leaves out; the pages of a part without a name come first.
-_PARTS = ("tutorials", "how-to", "explanation")
 # Lines that begin so are marks of the tests and pictures.
 _HIDDEN = ("<!-- ", "![")
-_CONTENTS = re.compile(r"^```\{toctree\}\n([^`]*)```\n", re.MULTILINE)
+_CONTENTS = re.compile(r"^```\{toctree\}\n(?::.*\n)*\n*([^`]*)```\n", re.MULTILINE)
 
 
 def topics() -> dict[str, Path]:
-    """Return the file of each topic: ``run/pending`` is ``how-to/run/pending.md``."""
+    """Return the file of each topic: ``how-to/run`` is ``how-to/run/index.md``."""
     directory = shipped("docs")
-    files = {path.relative_to(directory): path for path in sorted(directory.rglob("*.md"))}
-    return {_topic(name): path for name, path in files.items() if name.parts[0] != "contributing"}
-
-
-def _topic(name: Path) -> str:
-    parts = name.with_suffix("").parts
-    parts = parts[1:] if parts[0] in _PARTS else parts
-    return "/".join(parts[:-1] if parts[-1] == "index" else parts) or "quick-start"
+    names = {
+        str(path.relative_to(directory).with_suffix("")): path for path in directory.rglob("*.md")
+    }
+    return {
+        name.removesuffix("/index"): path
+        for name, path in sorted(names.items())
+        if not name.startswith("contributing/")
+    }
 
 
 def title(path: Path) -> str:
@@ -64,17 +61,9 @@ def page_text(topic: str) -> str:
             value=name,
             next_step="toolkit docs",
         )
-    page = known[name].read_text(encoding="utf-8")
-    page = _CONTENTS.sub(lambda contents: _contents(contents[1], known[name], known), page)
+    page = _CONTENTS.sub(r"\1", known[name].read_text(encoding="utf-8"))
     lines = (line for line in page.split("\n") if not line.startswith(_HIDDEN))
     return re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
-
-
-def _contents(entries: str, page: Path, known: Mapping[str, Path]) -> str:
-    """Return the pages of a table of contents with their titles; nothing for a hidden one."""
-    files = {str(page.parent / f"{entry}.md") for entry in entries.split()}
-    rows = [f"- {name}: {title(path)}" for name, path in known.items() if str(path) in files]
-    return "" if ":hidden:" in entries else "\n".join([*rows, ""])
 
 
 @click.command("docs")
@@ -87,7 +76,7 @@ def docs(topic: str | None) -> None:
     \b
     Examples:
       toolkit docs
-      toolkit docs quick-start
+      toolkit docs first-run
       toolkit docs run/pending
     """
     if topic is None:
