@@ -14,7 +14,7 @@ from tests.unit.samples import make_case
 from toolkit.api.run import CompletedRun
 from toolkit.bench import allreduce, compare
 from toolkit.bench.stage import Row, verdict
-from toolkit.cli.bench import size
+from toolkit.cli.bench import SIZE
 from toolkit.config import shipped
 from toolkit.errors import PlanError
 from toolkit.model.base import to_json
@@ -65,7 +65,7 @@ def test_nccl_without_gpus_is_refused(backend, gpus, refused):
 @pytest.mark.parametrize("text", ["0", "1.5M", "K", "1T"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(click.BadParameter):
-        size(text)
+        SIZE(text)
 
 
 def ended(directory: Path, **results: object) -> Path:

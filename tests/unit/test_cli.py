@@ -49,7 +49,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         ("image verify-signature x", 64, ("missing option '--key'",)),
         ("ps extra", 64, ("unexpected extra argument (extra)", "toolkit ps --help")),
         ("prune", 64, ("no age", "--older-than")),
-        ("prune --older-than x", 64, ("'x' is not an age", "such as 30d")),
+        ("prune --older-than x", 64, ("'x' is not an age", "an example is 30d")),
         ("bench allreduce --min-size 8 --max-size 4", 64, ("smaller", "--max-size")),
         ("image copy x y --mode 999", 64, ("'999' is not an octal mode",)),
         ("run --env =A jobs/digits-ddp", 64, ("NAME=VALUE",)),

@@ -233,7 +233,7 @@ UNUSED = "asked 16G of memory a node, used 0.596G: --mem 1G may start earlier; a
 def test_a_long_run_says_at_its_end_what_it_did_not_use(seconds, answer, text, tmp_path, capsys):
     """A short one, and one that used what it got, say nothing; nor does an accounting that is off."""
     outcome = replace(DONE, seconds=seconds)
-    follow._show_end(run_of(tmp_path, answer, outcome), outcome, as_json=False)
+    follow.show_end(run_of(tmp_path, answer, outcome), outcome, as_json=False)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
     assert len(said) == bool(text)
     assert text in "".join(said)

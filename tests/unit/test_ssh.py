@@ -17,7 +17,7 @@ from tests.unit.run_fixtures import Slurm, new_run
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import scripts, sites
 from toolkit.cli import connect
-from toolkit.cli.connect import idle_seconds
+from toolkit.cli.connect import IDLE
 from toolkit.cli.connect import notebook_stop as stop
 from toolkit.cli.ssh import _BLOCK, host_block
 from toolkit.config import package_directory
@@ -221,14 +221,14 @@ def refusal(given: Any) -> str:
 
 
 def test_times_without_use():
-    times = {None: 0, "30m": 1800, "2h": 7200, "90s": 90, "30": 1800}
-    assert {text: idle_seconds(text) for text in times} == times
+    times = {"30m": 1800, "2h": 7200, "90s": 90, "30": 1800}
+    assert {text: IDLE(text) for text in times} == times
 
 
 @pytest.mark.parametrize("text", ["", "0m", "1.5h", "-1m", "30 m", "1d", "٣m", "9999999m"])
 def test_other_times_are_refused(text):
-    with pytest.raises(UsageError):
-        idle_seconds(text)
+    with pytest.raises(click.BadParameter):
+        IDLE(text)
 
 
 CONDA = Environment(name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3")

@@ -27,7 +27,7 @@ from toolkit.bench.scale.report import remarks, series, table, write_reports
 from toolkit.cli import console
 from toolkit.cli.follow import show_explanation, show_outcome
 from toolkit.cli.options import flags, job_options, job_options_except, split_words
-from toolkit.cli.shared import Decorator, completion, json_option, options
+from toolkit.cli.shared import Decorator, completion, json_option, options, pattern
 from toolkit.config import shipped
 from toolkit.errors import RegressionError, UsageError
 from toolkit.launchers import offered
@@ -47,32 +47,26 @@ _dry_run_option = click.option(
 )
 
 
-def size(text: str) -> int:
-    """Return the bytes of ``1048576``, ``64K``, ``256M`` or ``1G``, all powers of two."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text, re.ASCII | re.IGNORECASE)
-    if not match or not int(match[1]):
-        raise click.BadParameter(f"{text!r} is not a size; an example is 256M")
+def _bytes(match: re.Match[str]) -> int:
     count = int(match[1]) << _UNITS[match[2].upper()]
-    if count % 4:
-        raise click.BadParameter(f"{text!r} is not a multiple of 4 bytes, the size of one number")
+    if not count or count % 4:
+        raise click.BadParameter(f"{match[0]} is not a multiple of 4 bytes, the size of one number")
     return count
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Return positive numbers with commas, ``1,2,4``, each once, in their order."""
-    words = text.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word[:9]) > 0 for word in words):
-        raise click.BadParameter(f"{text!r} is not a list of numbers; an example is 1,2,4")
-    return tuple(dict.fromkeys(int(word) for word in words))
-
-
-def argument(text: str) -> tuple[str, int]:
-    """Return an argument of the script with a number, ``batch-size=64``, without dashes."""
-    name, _, number = text.partition("=")
-    name = name.removeprefix("--")
-    if not name or not number.isascii() or not number.isdigit() or not int(number[:18]):
-        raise click.BadParameter(f"{text!r} is not NAME=NUMBER; an example is batch-size=64")
-    return name, int(number)
+SIZE = pattern("a size", r"(?i)(\d{1,12})\s*([KMG]?)(?:i?B)?", "256M", _bytes)
+NUMBERS = pattern(
+    "a list of numbers",
+    r"[1-9]\d{0,8}(,[1-9]\d{0,8})*",
+    "1,2,4",
+    lambda match: tuple(dict.fromkeys(map(int, match[0].split(",")))),
+)
+ARGUMENT = pattern(
+    "NAME=NUMBER",
+    r"(?:--)?([^=]+)=([1-9]\d{0,17})",
+    "batch-size=64",
+    lambda match: (match[1], int(match[2])),
+)
 
 
 @click.command("allreduce")
@@ -84,9 +78,9 @@ def argument(text: str) -> tuple[str, int]:
     help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use "
     "GPUs, else gloo.",
 )
-@click.option("--min-size", type=size, default="1K", show_default=True, help="The smallest buffer.")
+@click.option("--min-size", type=SIZE, default="1K", show_default=True, help="The smallest buffer.")
 @click.option(
-    "--max-size", type=size, default="256M", show_default=True, help="The largest buffer."
+    "--max-size", type=SIZE, default="256M", show_default=True, help="The largest buffer."
 )
 @click.option(
     "--factor",
@@ -251,7 +245,7 @@ def compare(
 @click.option(
     "--nodes",
     "-N",
-    type=numbers,
+    type=NUMBERS,
     default="1,2,4",
     show_default=True,
     metavar="N,N",
@@ -294,13 +288,13 @@ study_options: Decorator[Any] = options(
     click.option(
         "--nodes",
         "-N",
-        type=numbers,
+        type=NUMBERS,
         metavar="N,N",
         help="Numbers of nodes to measure (default 1,2,4).",
     ),
     click.option(
         "--ntasks-per-node",
-        type=numbers,
+        type=NUMBERS,
         metavar="N,N",
         help="Ranks on each node; several: each with each number of nodes (default: the job's).",
     ),
@@ -317,7 +311,7 @@ study_options: Decorator[Any] = options(
     click.option("--strong", is_flag=True, help="The same work in all at all sizes."),
     click.option(
         "--divide",
-        type=argument,
+        type=ARGUMENT,
         metavar="NAME=TOTAL",
         multiple=True,
         callback=lambda _ctx, _param, pairs: dict(pairs),
@@ -325,7 +319,7 @@ study_options: Decorator[Any] = options(
     ),
     click.option(
         "--multiply",
-        type=argument,
+        type=ARGUMENT,
         metavar="NAME=VALUE",
         multiple=True,
         callback=lambda _ctx, _param, pairs: dict(pairs),
@@ -350,7 +344,7 @@ study_options: Decorator[Any] = options(
     ),
     click.option(
         "--gradient-size",
-        type=size,
+        type=SIZE,
         help="Bytes that ranks add up in a step (default: as the optimizer's parameters have).",
     ),
     click.option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from toolkit.cli.shared import (
     complete_runs,
     json_option,
     options,
+    pattern,
     run_argument,
     runs_option,
     with_image,
@@ -45,7 +45,12 @@ from toolkit.shell import interrupted_by_signals
 from toolkit.slurm.client import PATIENCE, Wait, patiently
 
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
-_IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
+IDLE = pattern(
+    "a time without use",
+    r"([1-9]\d{0,5})([smh]?)",
+    "30m, or 2h",
+    lambda match: int(match[1]) * _UNITS[match[2]],
+)
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
@@ -262,6 +267,7 @@ def _show_way_in(
 @click.option(
     "--idle",
     metavar="TIME",
+    type=IDLE,
     help="Stop kernels that are unused for so long (30m, 2h), and then the server.",
 )
 @entrance_options
@@ -275,7 +281,7 @@ def _show_way_in(
 @cluster_option
 def notebook_start(
     directory: Path,
-    idle: str | None,
+    idle: int | None,
     port: int | None,
     socket_path: Path | None,
     as_json: bool,
@@ -297,7 +303,7 @@ def notebook_start(
     place = socket_path or ssh.private_directory() / example
     ssh.Entrance(place.absolute()).require_free()  # before the job queues
     given = {**options, "launcher": ssh.LAUNCHER, "job_name": name}
-    layer = flags(given, (str(idle_seconds(idle)), str(directory)))
+    layer = flags(given, (str(idle or 0), str(directory)))
     wait = Wait(PATIENCE, partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, directory), wait)
     case = with_image(gather_case(), gather_case)
@@ -327,24 +333,6 @@ def _gather_notebook(layer: Layer, directory: Path) -> Case:
         target=case.target._replace(folder=str(directory)),
         host=(*case.host, *unseen(case, "DIR", str(directory))),
     )
-
-
-def idle_seconds(text: str | None) -> int:
-    """Return the seconds of ``30m``, ``2h``, ``90s`` or ``30`` (minutes); 0 if there is none.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    if text is None:
-        return 0
-    match = _IDLE.match(text)
-    if match is None or not int(match[1]):
-        raise UsageError(
-            f"{text!r} is no time without use",
-            place="--idle",
-            next_step="--idle 30m, or 2h",
-        )
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _connect(run: Run, port: int | None, socket_path: Path | None, *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import (
+    AGE,
     cluster_option,
     json_option,
     run_argument,
@@ -128,6 +129,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 @click.option(
     "--since",
     metavar="TIME",
+    type=AGE,
     default="30d",
     show_default=True,
     help="Count what ran since then: 12h, 30d, 8w.",
@@ -142,7 +144,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
 @cluster_option
-def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
+def usage(since: float, by: str, site: str | None, as_json: bool) -> None:
     """Show CPU and GPU hours, how jobs ended, and their waits.
 
     Slurm's accounting is asked as any user may. FAILED is the share of the hours that jobs took
@@ -154,9 +156,7 @@ def usage(since: str, by: str, site: str | None, as_json: bool) -> None:
       toolkit usage --since 7d --by account
       toolkit usage --since 8w --by user --json
     """
-    from toolkit.images.store.prune import seconds
-
-    begin = max(0.0, time.time() - seconds(since, "--since"))
+    begin = max(0.0, time.time() - since)
     place = find_cluster(site or chosen(Path.cwd()).site)
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
     options = ["--allocations", "--duplicates", "--truncate", f"--starttime={start}"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
+from toolkit.cli.shared import AGE, gpus_option, json_option, node_job_options, pattern, site_option
 from toolkit.doctor.node_jobs import rank_runner
-from toolkit.errors import BuildError, ForbiddenError, UsageError
+from toolkit.errors import BuildError, ForbiddenError
 from toolkit.images.registry import copies, transfer
 from toolkit.images.store import prune as pruning
 from toolkit.images.store import store
@@ -170,16 +170,17 @@ def remove(name: str, force: bool) -> None:
 
 @click.command("prune")
 @click.option(
-    "--older-than", metavar="AGE", help="Images that were built longer ago: 30d, 12h, 8w."
+    "--older-than", metavar="AGE", type=AGE, help="Images that were built longer ago: 30d, 12h, 8w."
 )
 @click.option(
     "--unused-for",
     metavar="AGE",
+    type=AGE,
     help="Images that no run used for so long. With --older-than, both must hold.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
-def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json: bool) -> None:
+def prune(older_than: float | None, unused_for: float | None, dry_run: bool, as_json: bool) -> None:
     """Remove old or unused images, and what killed builds left.
 
     Without an age no image is removed, and an image of a run that has not ended, or that another
@@ -192,8 +193,8 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     """
     candidates = pruning.prune(
         store.images_directory(),
-        older_than=pruning.seconds(older_than, "--older-than") if older_than else None,
-        unused_for=pruning.seconds(unused_for, "--unused-for") if unused_for else None,
+        older_than=older_than,
+        unused_for=unused_for,
         holds=holds_image,
         dry_run=dry_run,
     )
@@ -293,11 +294,13 @@ def pull(origin: str, name: str | None, force: bool) -> None:
 @click.argument("target", metavar="[HOST:]DIRECTORY")
 @click.option(
     "--mode",
+    metavar="MODE",
+    type=pattern("an octal mode", "[0-7]{1,4}", "644", lambda match: int(match[0], 8)),
     default="644",
     show_default=True,
     help="Permissions of the copy, octal: 640 for the group, 644 for all.",
 )
-def copy(name: str, target: str, mode: str) -> None:
+def copy(name: str, target: str, mode: int) -> None:
     """Copy an image to a directory, here or on another machine.
 
     The manifest is in it. Another machine is reached by ssh.
@@ -307,9 +310,6 @@ def copy(name: str, target: str, mode: str) -> None:
       toolkit image copy pytorch_cpu /apps/images
       toolkit image copy pytorch_cpu login.site:/scratch/me/images --mode 640
     """
-    if not mode.isdigit() or len(mode) > 4 or any(digit in "89" for digit in mode):
-        step = "--mode 644, or --mode 640 for the group only"
-        raise UsageError(f"{mode!r} is not an octal mode", place="--mode", next_step=step)
     with console.Steps() as progress:
-        path = copies.copy(store.find(name), target, progress, mode=int(mode, 8))
+        path = copies.copy(store.find(name), target, progress, mode=mode)
     console.document(path)

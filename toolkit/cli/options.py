@@ -15,29 +15,13 @@ from toolkit.cli.shared import (
     complete_runs,
     completion,
     options,
+    pattern,
     site_option,
 )
 from toolkit.launchers import offered
 from toolkit.model.slurm_options import OWN, SlurmOption
 from toolkit.planning.settings import Layer, named_values
 from toolkit.runtimes import RUNTIMES
-
-
-def pattern(name: str, form: str, example: str) -> Callable[[str], int | str]:
-    """Return the type of an option that is a number, or text of a form.
-
-    Args:
-        name: what it is, for the message.
-        form: a regular expression of the whole text.
-        example: such a text.
-    """
-
-    def convert(text: str) -> int | str:
-        if not re.fullmatch(form, str(text), re.ASCII):
-            raise click.BadParameter(f"{text!r} is not a {name}; an example is {example}")
-        return int(text) if str(text).isdigit() else text
-
-    return convert
 
 
 def split_words(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -48,11 +32,21 @@ def split_words(_ctx: click.Context, _param: click.Parameter, text: str | None) 
         raise click.BadParameter(f"{text!r} is not valid: {error}") from None
 
 
-NODES = pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
+def _number_or_text(match: re.Match[str]) -> int | str:
+    return int(match[0]) if match[0].isdigit() else match[0]
+
+
+NODES = pattern(
+    "a number of nodes",
+    r"[1-9]\d*([:-][1-9]\d*)?",
+    "2, or 1:4 for an elastic run",
+    _number_or_text,
+)
 GPUS = pattern(
-    "number of GPUs",
+    "a number of GPUs",
     r"([\w.+-]+:)?\d+(,\d+)*",
     "4, a100:4 for a type, or 8,4 for two nodes that differ",
+    _number_or_text,
 )
 _TYPES: dict[str, Any] = {
     "text": None,

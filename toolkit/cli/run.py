@@ -13,7 +13,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import cluster_option, with_image
+from toolkit.cli.shared import cluster_option, pattern, with_image
 from toolkit.errors import UsageError
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--force",
     metavar="REASON",
+    type=pattern("a reason", r"(?s).*\S.*", '"the limit was raised for us"'),
     help="Submit a job that a rule of the site refuses; the reason is recorded with the run.",
 )
 @click.option("--explain", is_flag=True, help="Print every value of the plan, and its source.")
@@ -119,7 +120,6 @@ def command(
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
-    _require_reason(force)
     options |= _failed_points(script) if failed else {}
     options |= {"python_module": script} if as_module else {}
     wait = Wait(0 if dry_run else wait_for_slurm, partial(console.say, "waiting"))
@@ -147,15 +147,6 @@ def command(
         return follow_run(run, as_json=as_json)
     _show_queued(run, as_json=as_json)
     return 0
-
-
-def _require_reason(force: str | None) -> None:
-    if force is not None and not force.strip():
-        raise UsageError(
-            "--force needs a reason, which is recorded with the run",
-            place="--force",
-            next_step='--force "the limit was raised for us"',
-        )
 
 
 def _show_queued(run: Run, *, as_json: bool) -> None:

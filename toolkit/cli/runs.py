@@ -12,6 +12,7 @@ import msgspec
 
 from toolkit.cli import console
 from toolkit.cli.shared import (
+    AGE,
     cluster_option,
     json_option,
     points_table,
@@ -390,7 +391,9 @@ def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
 
 
 @click.command("prune")
-@click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 30d, 12h, 8w.")
+@click.option(
+    "--older-than", metavar="AGE", type=AGE, help="Runs that ended longer ago: 30d, 12h, 8w."
+)
 @click.option(
     "--keep", metavar="N", type=click.IntRange(0), help="Keep the newest N runs of each directory."
 )
@@ -399,7 +402,7 @@ def rm(run_names: tuple[str, ...], cancel: bool, runs: Path) -> None:
 @runs_option
 @cluster_option
 def prune(
-    older_than: str | None, keep: int | None, all_directories: bool, yes: bool, runs: Path
+    older_than: float | None, keep: int | None, all_directories: bool, yes: bool, runs: Path
 ) -> None:
     """List old runs; with --yes, remove them.
 
@@ -411,7 +414,6 @@ def prune(
       toolkit prune --older-than 30d --keep 10 --yes
       toolkit prune --all-directories --keep 5
     """
-    from toolkit.images.store.prune import seconds
     from toolkit.runs import removal
 
     if older_than is None and keep is None:
@@ -419,10 +421,9 @@ def prune(
         raise UsageError(
             "no age and no number of runs is given", place="--older-than, --keep", next_step=step
         )
-    least = seconds(older_than, "--older-than") if older_than else None
     rows, going = [], []
     for place in known_directories() if all_directories else (runs,):
-        old = removal.candidates(all_runs(place), older_than=least, keep=keep)
+        old = removal.candidates(all_runs(place), older_than=older_than, keep=keep)
         for run, reason in old.items():
             directory, size, age = run.directory, removal.size_of(run.directory), removal.age(run)
             if yes and not reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -30,6 +31,39 @@ def options(*decorators: Decorator[Any]) -> Decorator[Any]:
         return function
 
     return decorate
+
+
+def pattern(
+    name: str,
+    form: str,
+    example: str,
+    convert: Callable[[re.Match[str]], Any] = lambda match: match[0],
+) -> Callable[[str], Any]:
+    """Return the type of an option whose text has a form.
+
+    Args:
+        name: what it is, with its article, for the message.
+        form: a regular expression of the whole text.
+        example: such a text.
+        convert: returns the value; by default it is the text.
+    """
+
+    def read(text: str) -> Any:
+        match = re.fullmatch(form, str(text), re.ASCII)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is not {name}; an example is {example}")
+        return convert(match)
+
+    return read
+
+
+_UNITS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "m": 30 * 86400.0}
+AGE = pattern(
+    "an age",
+    r"(\d{1,12})([hdwm])",
+    "30d; h, d, w and m are hours, days, weeks and months",
+    lambda match: int(match[1]) * _UNITS[match[2]],
+)
 
 
 def completion(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from toolkit import sites
 from toolkit.cli import console
-from toolkit.cli.shared import complete_sites, json_option, site_option
+from toolkit.cli.shared import complete_sites, json_option, pattern, site_option
 from toolkit.config import PROJECT_FILE, machine_directory, package_directory, user_directory
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_text, write_atomically
@@ -22,11 +21,11 @@ from toolkit.sites.survey import against, draft, survey, within
 from toolkit.trust import require_trusted
 from toolkit.units import counted
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+NAME = pattern("a name for a site", r"(?!auto\Z)[A-Za-z0-9][A-Za-z0-9._-]*", "ours")
 
 
 @click.command("init")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option(
     "--probe",
     is_flag=True,
@@ -56,12 +55,6 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
-    if not _NAME.match(name) or name == "auto":
-        raise UsageError(
-            f"{name!r} cannot be the name of a site: letters, digits, . _ -",
-            place="NAME",
-            next_step="toolkit site init ours",
-        )
     path = user_directory() / "sites" / f"{name}.toml"
     if path.exists() and not (replace or dry_run):
         raise UsageError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
+from toolkit.errors import BusyError, ForbiddenError, ImageMissingError
 from toolkit.images.host.mutex import forbidden, hold_image, lock_path
 from toolkit.images.host.workspace import sweep
 from toolkit.images.store import store, usage
@@ -27,7 +26,6 @@ Holds = Callable[[usage.Use], bool]
 
 _DAY = 86400.0
 _UNITS = {"h": 3600.0, "d": _DAY, "w": 7 * _DAY, "m": 30 * _DAY}
-_AGE = re.compile(r"(\d+)([hdwm])\Z")
 
 
 class Removal(Model, frozen=True, kw_only=True):
@@ -46,24 +44,6 @@ class Removal(Model, frozen=True, kw_only=True):
     size: int
     why: str
     reason_to_keep: str = msgspec.field(name="kept", default="")  # so `--json` names it
-
-
-def seconds(age: str, place: str) -> float:
-    """Convert an age such as ``30d`` to seconds.
-
-    h, d, w and m are hours, days, weeks and months of 30 days.
-
-    Raises:
-        UsageError: the text is not an age.
-    """
-    match = _AGE.match(age)
-    if not match:
-        raise UsageError(
-            f"{age!r} is not an age",
-            place=place,
-            next_step="a number with h, d, w or m, such as 30d",
-        )
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def prune(
