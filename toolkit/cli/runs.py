@@ -183,16 +183,11 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
             console.note(f"{chosen.name} has no results{yet}: {where}")
         return
     points = status.elements(chosen)
-    if as_json:
-        planned = {point.number: dict(point.values) for point in chosen.plan.points}
-        console.out_json(
-            [
-                {"values": planned.get(point.number, {}), **msgspec.to_builtins(point)}
-                for point in points
-            ],
-        )
-        return
-    console.out(points_table(chosen.plan.points, points))
+    planned = {point.number: dict(point.values) for point in chosen.plan.points}
+    data = [
+        {"values": planned.get(point.number, {}), **msgspec.to_builtins(point)} for point in points
+    ]
+    console.result(data, points_table(chosen.plan.points, points), as_json=as_json)
 
 
 @click.command("top")
@@ -214,14 +209,6 @@ def top(run: str | None, as_json: bool, runs: Path) -> None:
     """
     chosen = find(run, runs)
     used, gpus = processes.query(chosen, status.require_running(chosen))
-    if as_json:
-        plain = [[entry._asdict() for entry in entries] for entries in (used, gpus)]
-        console.out_json({"processes": plain[0], "gpus": plain[1]})
-    else:
-        _show_usage(used, gpus)
-
-
-def _show_usage(used: Sequence[processes.Process], gpus: Sequence[processes.Gpu]) -> None:
     rows = [
         (
             *(process.host, "-" if process.rank is None else process.rank, process.pid),
@@ -232,10 +219,13 @@ def _show_usage(used: Sequence[processes.Process], gpus: Sequence[processes.Gpu]
         for process in used
     ]
     header = ("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND")
-    console.out(console.table(header, rows))
+    lines = [console.table(header, rows)]
     for gpu in gpus:
         memory = f"{human_size(gpu.used)} of {human_size(gpu.total)}"
-        console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")
+        lines.append(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")
+    plain = [[entry._asdict() for entry in entries] for entries in (used, gpus)]
+    data = {"processes": plain[0], "gpus": plain[1]}
+    console.result(data, "\n".join(lines), as_json=as_json)
     if not used:
         console.note("no process works yet")
 
