@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +18,7 @@ from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.runs import logs
-from toolkit.runs.logs import MOST, History, Splitter, ends, excerpt
+from toolkit.runs.logs import MOST, History, ends, excerpt
 from toolkit.runs.outcome import outcome, results
 from toolkit.runs.run import Log
 
@@ -162,9 +163,16 @@ def test_every_end_has_an_exit_code_and_says_why(launcher, state, printed, code,
 # Logs of any size.
 
 
-def split(parts):
-    splitter = Splitter()
-    return [row for part in parts for row in splitter.feed(part)] + list(splitter.rest())
+def tailed(parts: list[bytes]) -> list[str]:
+    """The lines that a reader shows of a log that grows by these parts."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = new_run(Path(directory, "x-0001"), 7, plan=decide(make_case({"launcher": "srun"})))
+        tail, log, rows = logs.Tail(run), run.logs / "7-0-nid001.log", list[logs.Line]()
+        for part in parts:
+            with log.open("ab") as file:
+                file.write(part)
+            rows += tail.read()
+        return [row.text for row in (*rows, *tail.read(last=True))]
 
 
 def pieces(data, cuts):
@@ -182,7 +190,13 @@ def test_where_the_pieces_end_makes_no_difference(words, cuts):
     data = b"".join(words)
     whole = data.decode("utf-8", "replace") if data else ""
     rows = [row.removesuffix("\r").rsplit("\r", 1)[-1] for row in whole.split("\n")]
-    assert split(pieces(data, cuts)) == (rows if rows[-1] or data.endswith(b"\r") else rows[:-1])
+    assert tailed(pieces(data, cuts)) == (rows if rows[-1] or data.endswith(b"\r") else rows[:-1])
+
+
+def test_of_a_very_long_line_the_beginning_is_kept():
+    assert tailed([b"x" * 70_000, b"y\r", b"\n"]) == [
+        "x" * (64 << 10) + "... [4.5 kB more on this line]"
+    ]
 
 
 @pytest.mark.parametrize("count", [10, 100_000])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -26,7 +27,7 @@ from toolkit.text import HIDDEN
 from toolkit.units import human_size, human_time
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes of a line that are read at once
 _MOST = 64 << 20  # bytes of one log that are searched
 _SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
 # Bytes of all logs together that are held in memory; as Python's objects well below 200 MB.
@@ -39,56 +40,20 @@ _MARKED = re.compile(
 )
 
 
-class Splitter:
-    """A splitter of a growing stream of bytes into lines, of which it keeps ``LONGEST`` bytes.
+def shown(row: bytes) -> str:
+    """Return a line of a log without its end, of which ``LONGEST`` bytes are kept.
 
     A progress bar redraws its line with carriage returns; only the last drawing is kept.
     """
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._dropped = 0
-
-    def feed(self, data: bytes) -> Iterator[str]:
-        """Yield the lines that ``data`` completes."""
-        *rows, rest = data.split(b"\n")
-        for row in rows:
-            if self._head or len(row) > LONGEST or b"\r" in row:
-                self._keep(row)
-                yield self._take()
-            else:
-                yield row.decode("utf-8", "replace")
-        self._keep(rest)
-
-    def rest(self) -> Iterator[str]:
-        """Yield the last line where it has no newline."""
-        if self._head:
-            yield self._take()
-
-    def _keep(self, part: bytes) -> None:
-        body = self._head + part
-        ending = b"\r" if body.endswith(b"\r") else b""
-        _, redrawn, last = body[: len(body) - len(ending)].rpartition(b"\r")
-        if redrawn:
-            self._dropped = 0
-        self._dropped += max(0, len(last) - LONGEST)
-        self._head = last[:LONGEST] + ending
-
-    def _take(self) -> str:
-        text = self._head.removesuffix(b"\r").decode("utf-8", "replace")
-        if self._dropped:
-            text += f"... [{human_size(self._dropped)} more on this line]"
-        self._head, self._dropped = b"", 0
-        return text
+    last = row.removesuffix(b"\n").removesuffix(b"\r").rpartition(b"\r")[2]
+    text = last[:LONGEST].decode("utf-8", "replace")
+    dropped = len(last) - LONGEST
+    return f"{text}... [{human_size(dropped)} more on this line]" if dropped > 0 else text
 
 
 def split(file: BinaryIO, size: int) -> Iterator[str]:
     """Yield the lines in the next bytes of a file, also a last one without a newline."""
-    splitter = Splitter()
-    while size > 0 and (data := file.read(min(_CHUNK, size))):
-        size -= len(data)
-        yield from splitter.feed(data)
-    yield from splitter.rest()
+    yield from map(shown, BytesIO(file.read(size)))
 
 
 def ends(file: BinaryIO, most: int, start: int = 0) -> Iterator[str]:
@@ -206,33 +171,39 @@ class Tail:
     def __init__(self, run: Run) -> None:
         self.cost = 0.0
         self._run, self._hide = run, secret_filter(run)
-        self._offsets, self._splitters = Counter[Path](), defaultdict[Path, Splitter](Splitter)
+        self._offsets, self._sizes = Counter[Path](), Counter[Path]()
         self._refused: set[Path] = set()
 
     def read(self, *, last: bool = False) -> Iterator[Line]:
         """Yield new complete lines; with ``last`` also a last one that has no newline."""
         began = time.process_time()
         logs = self._run.logs_of(self._run.job_id)
-        logs = [log for log in logs if last or log.size > self._offsets[log.path]]
+        logs = [log for log in logs if last or log.size > self._sizes[log.path]]
         self.cost = time.process_time() - began
         for log in logs:
             for text in self._new(log, last=last):
                 yield line(self._hide(text), log, self._run.plan.launch)
 
     def _new(self, log: Log, *, last: bool) -> Iterator[str]:
-        splitter = self._splitters[log.path]
+        path = log.path
         try:
             with log.open() as file:
-                file.seek(self._offsets[log.path])
-                while data := file.read(_CHUNK):
-                    self._offsets[log.path] += len(data)
-                    yield from splitter.feed(data)
+                file.seek(self._offsets[path])
+                while row := file.readline(_CHUNK):
+                    if not row.endswith(b"\n"):
+                        if redrawn := row.rstrip(b"\r").rfind(b"\r") + 1:
+                            self._offsets[path] += redrawn
+                            file.seek(self._offsets[path])
+                            continue
+                        if not last and len(row) < _CHUNK:
+                            break  # it is read again when there is more of it
+                    self._offsets[path] += len(row)
+                    yield shown(row)
+                self._sizes[path] = file.tell()
         except OSError as error:
-            if log.path not in self._refused:
-                self._refused.add(log.path)
+            if path not in self._refused:
+                self._refused.add(path)
                 yield _refused(log, error)
-        if last:
-            yield from splitter.rest()
 
 
 def silence(run: Run) -> float:
