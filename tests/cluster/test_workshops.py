@@ -8,7 +8,6 @@ import os
 import pwd
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.ordinary_user import account, as_user
-from tests.cluster.ranks import ran, wait_for
-from toolkit.workshops.rehearsal.accounts import Person, reach
+from tests.cluster.ranks import wait_for
 
 
 def accounts(process: int) -> list[str]:
@@ -54,25 +52,6 @@ def workshop(folder: Path, *names: str) -> Path:
         text += f'[[exercises]]\nname = "{name}"\nfolder = "{name}"\n'
     (folder / "workshop.toml").write_text(text)
     return folder
-
-
-def test_participants_reach_a_toolkit_that_only_root_can_enter_and_nothing_beside_it(monkeypatch):
-    become = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all env".split()
-    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
-        closed, python = Path(name, "closed"), Path(name, "closed/it's own/bin/python")
-        Path(name).chmod(0o755)
-        python.parent.mkdir(parents=True)
-        python.write_text("#!/bin/sh\necho started\n")
-        python.chmod(0o755)
-        (closed / "secret").write_text("secret")
-        closed.chmod(0o700)
-        for attribute in ("prefix", "base_prefix"):
-            monkeypatch.setattr(sys, attribute, str(python.parents[1]))
-        monkeypatch.setattr(sys, "executable", str(python))
-        words = reach(Person("nobody", Path(name), tuple(become)), Path(name, "tool"))
-        assert ran(*become, str(python)).returncode != 0
-        assert ran(*words, *become, str(python)).stdout == "started\n"
-        assert ran(*words, *become, "cat", str(closed / "secret")).returncode != 0
 
 
 def test_who_got_what_and_why_not_is_reported(toolkit, tmp_path):

@@ -96,13 +96,6 @@ def test_answers_that_need_no_cluster(line, words, tmp_path, monkeypatch):
         assert word in out
 
 
-def test_a_group_alone_shows_its_help_or_what_it_stands_for(monkeypatch):
-    monkeypatch.setenv("TOOLKIT_SITE", "generik")
-    assert said("cluster")[0] == 85
-    assert said("cluster") == said("cluster", "show")
-    assert said("notebook") == said("notebook", "--help")
-
-
 @pytest.mark.parametrize("line", ["ps", "image list", "doctor", "run x.py"])
 def test_a_current_directory_that_was_removed_is_no_bug(line, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()

@@ -60,10 +60,7 @@ def read(run: Run) -> list[Process]:
             process = _read(run, name, min(_TAIL, left), hide)
             left -= len(process.text) if process else 0
             env = process.env if process else {}
-            # A job that joins an elastic job has its own number; the name of their rendezvous
-            # begins with the number of the other.
-            numbers = {env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_JOB_ID")}
-            numbers.add(env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0])
+            numbers = (env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_JOB_ID"))
             if process and str(run.job_id) in numbers:
                 is_agent = is_starter(process.program)
                 rank = None if is_agent else rank_of(launcher, process)
