@@ -78,9 +78,21 @@ ARGUMENT = pattern(
     help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use "
     "GPUs, else gloo.",
 )
-@click.option("--min-size", type=SIZE, default="1K", show_default=True, help="The smallest buffer.")
 @click.option(
-    "--max-size", type=SIZE, default="256M", show_default=True, help="The largest buffer."
+    "--min-size",
+    metavar="SIZE",
+    type=SIZE,
+    default="1K",
+    show_default=True,
+    help="The smallest buffer.",
+)
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    type=SIZE,
+    default="256M",
+    show_default=True,
+    help="The largest buffer.",
 )
 @click.option(
     "--factor",
@@ -344,6 +356,7 @@ study_options: Decorator[Any] = options(
     ),
     click.option(
         "--gradient-size",
+        metavar="SIZE",
         type=SIZE,
         help="Bytes that ranks add up in a step (default: as the optimizer's parameters have).",
     ),

@@ -139,7 +139,7 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
     type=click.Choice([*accounting.GROUPS]),
     default="partition",
     show_default=True,
-    help="Of users and accounts all are counted whose jobs Slurm shows you; else only yours.",
+    help="user and account: all jobs that Slurm shows you; partition: only your own.",
 )
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
@@ -147,8 +147,8 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
 def usage(since: float, by: str, site: str | None, as_json: bool) -> None:
     """Show CPU and GPU hours, how jobs ended, and their waits.
 
-    Slurm's accounting is asked as any user may. FAILED is the share of the hours that jobs took
-    which failed or reached their time limit.
+    Slurm's accounting is asked as any user may. FAILED is the share of the hours of jobs that
+    failed, ran out of memory, lost a node or reached their time limit.
 
     \b
     Examples:

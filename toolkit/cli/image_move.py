@@ -48,8 +48,8 @@ def verify(
 
     The checks are of imports, Horovod's build, sums over ranks, and the cluster. NAME is an
     image of yours, of the site, or any SIF. Ranks sum by MPI, Gloo and NCCL. What could not be
-    checked here is listed with the reason; the manifest keeps the results. The exit code is 74 if a
-    check failed.
+    checked here is listed with the reason; the manifest of an image of yours keeps the results.
+    The exit code is 74 if a check failed.
 
     \b
     Examples:
@@ -107,8 +107,8 @@ def sign(name: str, key: Path, replace: bool, as_json: bool) -> None:
       openssl pkey -in key.pem -pubout -out key.pub
       toolkit image sign pytorch_cpu --key key.pem
       toolkit image verify-signature pytorch_cpu --key key.pub
-    A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in
-    its job.toml or toolkit.toml.
+    With `require_signed = true` and `signature_key = "key.pub"` in its job.toml or toolkit.toml, a
+    job runs only images that are signed by this key.
     """
     image = store.find(name)
     with console.Steps() as progress:
