@@ -1,4 +1,4 @@
-"""The manifest of a built image, in the file beside its SIF; and what runtimes use without one."""
+"""The manifest of a built image, which is in its SIF; and what runtimes use without one."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ class Recipe(Model, frozen=True, kw_only=True):
         extends: another recipe, by name or path: its base, space and times are the defaults of this
             one, and its steps come first.
         features: names of additions that suit any recipe; their steps come last.
-        base: the base of the image: ``kind`` names it (``images/bases.py``), the other keys are its
-            own.
-        steps: the steps in order: ``block`` names each (``images/recipe/blocks``), the other keys
+        base: the base of the image: ``kind`` names it (``images/recipe/bases.py``), the other keys
             are its own.
+        steps: the steps in order: ``block`` names each (``images/recipe/blocks.py``), the other
+            keys are its own.
         space: the disk space that a build needs.
         seconds: approximate duration of each step, by its name; a first build shows it, later
             builds show the last build's times.
