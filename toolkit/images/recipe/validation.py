@@ -82,4 +82,6 @@ def require_different_names(steps: Iterable[Step]) -> None:
     counted = Counter((*RESERVED, *(step.name for step in steps)))
     name, count = counted.most_common(1)[0]
     if count > 1:
-        raise BadDataError(f"the name {name!r} is taken; give a step another `name`", "steps")
+        raise BadDataError(
+            f"two steps are called {name!r}: leave one out, or give it another `name`", "steps"
+        )
