@@ -74,13 +74,13 @@ def test_the_script_is_printed_with_one_warning(tmp_path):
 
 REFUSED: list[tuple[str, type[ToolkitError], str]] = [
     ("--partition cas_v100_4 --gpus 9", ShapeError, "has 4 GPU"),
-    ("--partition cas_v100", UnknownPartitionError, "close: cas_v100_4"),
+    ("--partition cas_v100", UnknownPartitionError, "close     cas_v100_4"),
     ("--partition jupyter --gpus 0", UsageError, "takes no batch jobs"),
     ("--comment pytorch", UsageError, "this site wants field="),
     ("--mem 5G", UsageError, "memory goes with the cores"),
     ("--time 72:00:00", ShapeError, "2880 minutes at most"),
     ("--runtime conda --env torch", UsageError, "which this machine does not reach"),
-    ("--image pytorch_22.3", UnknownImageError, "close: pytorch_22.03"),
+    ("--image pytorch_22.3", UnknownImageError, "close     pytorch_22.03"),
 ]
 
 
