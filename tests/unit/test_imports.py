@@ -87,18 +87,21 @@ def test_a_python_lists_all_that_it_can_import(tmp_path):
     files = dict.fromkeys((*names, "fast.cpython-311-x86_64-linux-gnu.so"), "")
     files |= {"odd-1.0.dist-info/top_level.txt": "declared\n", "more.pth": str(tmp_path / "other")}
     write_files(site, files)
-    write_files(tmp_path, {"other/linked.py": ""})
+    write_files(tmp_path, {"other/linked.py": "", "beside.py": ""})
     program = (package_directory("runtimes") / "probe.py").read_text()
     start = f"import site; site.addsitedir({str(site)!r})\n"
 
     def said(*words: str) -> str:
         return subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, check=True
+            [sys.executable, *words], capture_output=True, text=True, check=True, cwd=tmp_path
         ).stdout
 
     answer = said("-s", "-c", start + program).removeprefix("toolkit-modules: ")
     modules = set(json.loads(answer)["modules"])
     assert {*"bare whole one fast declared linked json sys pytest".split()} <= modules
-    assert not {"note", "data", "more", "odd", "__pycache__"} & modules
-    listed = said("-c", "import pkgutil; print(*(one.name for one in pkgutil.iter_modules()))")
+    assert not {"beside", "note", "data", "more", "odd", "__pycache__"} & modules
+    listed = said(
+        "-c",
+        "import pkgutil, sys; print(*(one.name for one in pkgutil.iter_modules(sys.path[1:])))",
+    )
     assert {name for name in listed.split() if name.isidentifier()} <= modules

@@ -5,8 +5,10 @@ they are given its text, and it knows nothing of our package. Its arguments are 
 versions are asked for.
 """
 
+import glob
 import json
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -14,41 +16,16 @@ import sys
 MARK = "toolkit-modules: "
 
 
-def of_name(place: str, entry: str) -> str:
-    """Return the module that a file or directory of a search path brings; empty: it brings none."""
-    stem, dot, suffix = entry.partition(".")
-    if dot:
-        return stem if suffix.rpartition(".")[2] in ("py", "pyc", "so") else ""
-    is_module = stem != "__pycache__" and not os.path.isfile(os.path.join(place, entry))
-    return stem if is_module else ""
-
-
-def listing(place: str) -> "list[str]":
-    """Return the names in a directory or at the top of an archive.
-
-    There are none if it cannot be read, or by a Python without zlib.
-    """
-    try:
-        if not os.path.isfile(place):
-            return os.listdir(place)
-        import zipfile
-
-        with zipfile.ZipFile(place) as archive:
-            return [name.partition("/")[0] for name in archive.namelist()]
-    except Exception:  # of a broken archive it is an error of the module that may be missing
-        return []
-
-
-def declared(place: str, entries: "list[str]") -> "set[str]":
+def declared(place: str) -> "set[str]":
     """Return what the packages installed in a directory say that they bring.
 
     Editable packages lie elsewhere and may be found by a finder of their own.
     """
     modules = set()
-    for entry in entries:
-        if entry.endswith((".dist-info", ".egg-info")):
+    for kind in ("dist-info", "egg-info"):
+        for path in glob.glob(os.path.join(glob.escape(place), "*." + kind, "top_level.txt")):
             try:
-                with open(os.path.join(place, entry, "top_level.txt"), encoding="utf-8") as stream:
+                with open(path, encoding="utf-8") as stream:
                     modules |= {line.strip() for line in stream}
             except (OSError, ValueError):
                 continue
@@ -66,11 +43,14 @@ def mapped() -> "set[str]":
 
 def importable() -> "list[str]":
     """Return the names of all modules, sorted."""
+    places = [place for place in sys.path if place]
     modules = set(sys.builtin_module_names) | mapped()
-    for place in sys.path:
-        if place:
-            entries = listing(place)
-            modules |= {of_name(place, entry) for entry in entries} | declared(place, entries)
+    modules |= {module[1] for module in pkgutil.iter_modules(places)}
+    for place in places:
+        # A directory without __init__.py is a package, too.
+        directories = glob.glob(os.path.join(glob.escape(place), "*", ""))
+        modules |= {os.path.basename(path[:-1]) for path in directories} | declared(place)
+    modules.discard("__pycache__")
     if "setuptools" in modules:
         modules.add("distutils")  # setuptools brings it back where Python has lost it
     return sorted(name for name in modules if name.isidentifier())
