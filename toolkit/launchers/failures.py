@@ -199,15 +199,17 @@ def rank_of_spawned(process: Process) -> int | None:
     return local_rank + node * ranks
 
 
-_KILLED = re.compile(
-    r"process rank (?P<rank>\d{1,9}) with PID \d{1,9} on node (?P<host>\S+) "
+# What mpirun prints of a rank: that a signal has ended it, its exit code, or that it has called
+# MPI_Abort. Version 5 wraps its lines, and has other names of processes: [[25134,1],1] is
+# [prterun-nid001-681@1,1] there.
+_OF_MPIRUN = re.compile(
+    r"process rank (?P<killed>\d{1,9}) with PID \d{1,9} on node (?P<host>\S+) "
     r"exited on\s+signal (?P<signal>\d{1,9})"
+    r"|Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<ended>\d{1,9})\]"
+    r"(?:.{0,200}\n){1,3}?.{0,200}Exit code:\s+(?P<code>\d{1,9})"
+    r"|MPI_ABORT was invoked on rank (?P<aborted>\d{1,9})"
+    r"(?:.{0,200}\n){1,3}?.{0,200}with errorcode (?P<error>\d{1,9})"
 )
-# Open MPI 4: [[25134,1],1], and 5: [prterun-nid001-681@1,1].
-_NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d{1,9})\]")
-_MPIRUN_CODE = re.compile(r"Exit code:\s+(?P<code>\d{1,9})")
-_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9})")
-_ERROR_CODE = re.compile(r"with errorcode (?P<code>\d{1,9})")
 
 
 def of_mpirun(logs: Logs) -> list[Failure]:
@@ -216,17 +218,13 @@ def of_mpirun(logs: Logs) -> list[Failure]:
     With an exit code mpirun names the rank only; the rank's log names the host. A rank that calls
     MPI_Abort is named for that first, and then again with the same code.
     """
-    lines, failures = _batch_lines(logs), []
-    for index, line in enumerate(lines):
-        following = lines[index + 1 : index + 4]
-        if killed := _KILLED.search(" ".join((line, *following[:1]))):  # mpirun 5 wraps its lines
-            code = 128 + int(killed["signal"])
-            failures.append(rank_failure(code, int(killed["rank"]), killed["host"]))
-            continue
-        for first, then in ((_NAMED, _MPIRUN_CODE), (_ABORTED, _ERROR_CODE)):
-            named, coded = first.search(line), next(filter(None, map(then.search, following)), None)
-            if named and coded:
-                failures.append(rank_failure(int(coded["code"]), int(named["rank"]), None))
+    failures = []
+    for match in _OF_MPIRUN.finditer("\n".join(_batch_lines(logs))):
+        rank = int(match["killed"] or match["ended"] or match["aborted"])
+        code = (
+            128 + int(match["signal"]) if match["killed"] else int(match["code"] or match["error"])
+        )
+        failures.append(rank_failure(code, rank, match["host"]))
     return failures
 
 
