@@ -138,7 +138,8 @@ def script_case(
     manifest = None
     if frameworks is not None:
         manifest = replace(MANIFEST, frameworks=dict.fromkeys(frameworks, ""))
-    return Case(job, LOCAL, target=Target(name), image=Image(manifest=manifest), source=source)
+    runtime, image = RUNTIMES[job.runtime or DEFAULT], Image(manifest=manifest)
+    return Case(job, LOCAL, target=Target(name), runtime=runtime, image=image, source=source)
 
 
 def first(failures: Sequence[Failure]) -> Failure | None:

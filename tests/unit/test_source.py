@@ -115,6 +115,7 @@ TRAINER = "import lightning\nlightning.Trainer()"
         ("import json", {"tensorflow"}, {}, "none"),
         ("import os\nos.environ['SLURM_PROCID']", {"tensorflow"}, {}, "none"),
         ("import torch", None, {"nodes": 1}, "none"),
+        ("import horovod.torch", None, {"nodes": 1, "runtime": "docker"}, "horovod-gloo"),
         ("import torch", None, {"nodes": 1, "gpus": 4}, "torchrun"),
         *((TRAINER, None, job, "torchrun") for job in ({"nodes": "1:2"}, {"gpus": "2,1"}, {"max_restarts": 2})),
     ],

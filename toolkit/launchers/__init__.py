@@ -107,6 +107,12 @@ def _reads_slurm(case: Case) -> str:
     return f"reads {min(read)}" if read and not (is_given or lacks_torch) else ""
 
 
+def _horovod_without_pmi(case: Case) -> str:
+    reaches_pmi = case.runtime is None or "pmi" in case.runtime.offers
+    is_alone = case.source.imports_any("horovod") and not reaches_pmi
+    return "imports horovod, and its ranks reach no PMI of Slurm" if is_alone else ""
+
+
 def _data_parallel(case: Case) -> str:
     least, most = case.job.node_range
     is_one = case.source.calls_any("DataParallel") and least == most
@@ -132,6 +138,7 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
         lambda case: "" if case.source.python or case.target.is_python else "is no Python script",
     ),
     ("horovod-elastic", _calls("runs horovod's elastic.run", "elastic.run")),
+    ("horovod-gloo", _horovod_without_pmi),
     ("horovod", _imports("horovod")),
     ("ray", _imports("ray")),
     ("spawn", _spawns),

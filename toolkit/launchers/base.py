@@ -70,7 +70,6 @@ class Launcher(NamedTuple):
         check: why the launcher cannot work with this image and site.
         facts: of the cluster that only some launchers need: ``Facts.mpi``, ``Facts.mpirun``.
         needs: what a runtime must offer so that the launcher can start ranks in it.
-        substitute: the launcher that does the same in other runtimes; empty: there is none.
         framework: the module by which ranks learn of each other.
         modules: that a script imports if it uses the framework; empty: the framework itself.
         calls: functions or classes that it calls then.
@@ -98,7 +97,6 @@ class Launcher(NamedTuple):
     check: Callable[[Case], Iterable[ToolkitError]] = lambda _: ()
     facts: tuple[Literal["mpi", "mpirun"], ...] = ()
     needs: frozenset[Capability] = frozenset()
-    substitute: str = ""
     framework: str = ""
     modules: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()

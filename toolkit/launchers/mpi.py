@@ -173,7 +173,6 @@ HOROVOD = Launcher(
     check=lambda case: (*_check_horovod(case, "mpi"), *_check_pmi(case)),
     facts=("mpi",),
     needs=frozenset(("pmi",)),
-    substitute="horovod-gloo",
     framework="horovod",
 )
 

@@ -42,7 +42,7 @@ from toolkit.planning.settings import (
     with_variables,
 )
 from toolkit.planning.target import understand
-from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
+from toolkit.runtimes import DEFAULT, RUNTIMES
 from toolkit.runtimes.base import parse_binds
 from toolkit.sites import comment_example
 
@@ -238,10 +238,9 @@ def _with_launcher(case: Case) -> Case:
         case = case.with_findings(alone)
     if not is_auto:
         return case._replace(launcher=LAUNCHERS.get(name))
-    launcher = compatible_launcher(case.runtime, LAUNCHERS[name])
     return case._replace(
-        launcher=launcher,
-        job=replace(case.job, launcher=launcher.name),
+        launcher=LAUNCHERS[name],
+        job=replace(case.job, launcher=name),
         origins={**case.origins, "launcher": reason},
     )
 

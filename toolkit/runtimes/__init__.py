@@ -16,7 +16,6 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.launchers import LAUNCHERS, offered
-from toolkit.launchers.base import Launcher
 from toolkit.model.case import Case
 from toolkit.runtimes import containers, environments
 from toolkit.runtimes.base import Runtime, bind_findings
@@ -55,17 +54,6 @@ def unknown(name: str) -> UnknownRuntimeError:
         value=name,
         next_step=f"one of {', '.join(RUNTIMES)}",
     )
-
-
-def compatible_launcher(runtime: Runtime | None, launcher: Launcher) -> Launcher:
-    """Return a launcher, or its substitute if only that can start ranks in a runtime.
-
-    ``horovod-gloo`` replaces ``horovod`` where no rank would reach Slurm's PMI.
-    """
-    if runtime is None or not launcher.substitute or launcher.needs <= runtime.offers:
-        return launcher
-    substitute = LAUNCHERS[launcher.substitute]
-    return substitute if substitute.needs <= runtime.offers else launcher
 
 
 def check(case: Case) -> Iterator[ToolkitError]:
