@@ -20,6 +20,7 @@ PASTED = [
     ("torchrun --standalone --nproc_per_node=4 -m pkg.train --lr 1", (1, 4, "torchrun", ["-m", "pkg.train", "--lr", "1"])),
     ("torchrun --nnodes 1:3 --max-restarts 2 --nproc-per-node 1 train.py", ("1:3", 1, "torchrun", ["train.py"])),
     ("python -m torch.distributed.run --nproc-per-node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("python -W ignore -u -m torch.distributed.run --nproc-per-node=2 train.py", (1, 2, "torchrun", ["train.py"])),
     ("python3 -m torch.distributed.launch --nproc_per_node=2 --use_env train.py", (1, 2, "torchrun", ["train.py"])),
     ("horovodrun -np 4 -H a:2,b:2 --verbose python hvd.py", (2, 2, "horovod", ["python3", "hvd.py"])),
     ("mpirun -np 4 --allow-run-as-root --mca btl tcp,self -x A=1 python hvd.py", (1, 4, "mpi", ["python3", "hvd.py"])),

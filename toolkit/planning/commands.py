@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
 from toolkit.planning.settings import Layer
-from toolkit.source import is_python
+from toolkit.source import is_python, python_command
 
 NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_restarts"
 CPUS = "cpus_per_task"
@@ -190,7 +189,6 @@ COMMANDS: dict[tuple[str, ...], Command] = {
 }
 # Those of the host are not for the image's programs.
 _OF_HOST = ("PATH", "LD_LIBRARY_PATH")
-_SWITCHES_OF_PYTHON = ("-u", "-O", "-B", "-W", "ignore")
 # Programs that only start another one.
 _STARTERS = (("env",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 
@@ -231,10 +229,10 @@ def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _launcher_of(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]] | None:
-    plain = tuple(words)
-    if words and _is_on_path(words[0]):
-        options = list(takewhile(_SWITCHES_OF_PYTHON.__contains__, words[1:]))
-        plain = ("python", *words[1 + len(options) :])
+    plain, command = tuple(words), python_command(words)
+    if command is not None and _is_on_path(words[0]):
+        _, _, module, arguments = command  # of a script, no module
+        plain = ("python", "-m", module, *arguments)
     name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
     return (name, list(plain[len(name) :])) if name else None
 
