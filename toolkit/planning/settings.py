@@ -452,15 +452,8 @@ def _has_slurm() -> bool:
     )
 
 
-def site_offer(place: Cluster) -> SiteOffer:
-    """Return what a site offers to images."""
-    from toolkit.images.verify.case import SiteOffer  # a run verifies no image
-
-    return SiteOffer(name=place.site.name, mpi=place.client.mpi_types())
-
-
 def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer | None, str]:
-    """Return what a site offers, or None and why that is not known.
+    """Return what a site offers to images, or None and why that is not known.
 
     Args:
         name: of the site.
@@ -469,9 +462,11 @@ def find_site(name: str = "auto", *, required: bool = False) -> tuple[SiteOffer 
     Raises:
         ToolkitError: the site is required and cannot be reached.
     """
+    from toolkit.images.verify.case import SiteOffer  # a run verifies no image
+
     try:
         place = find_cluster(name)
-        return site_offer(place), ""
+        return SiteOffer(name=place.site.name, mpi=place.client.mpi_types()), ""
     except ToolkitError as error:
         if required:
             raise
