@@ -172,6 +172,10 @@ DECIDED: list[Row] = [
         ("--lr=-0.01", "--tag", "a,b", "-x", "1"),
         ("--lr=-0.01", "--tag", "c", "-x", "1"),
     ]}),
+    # the flight recorder, by the names that torch has for it
+    (TWO_GPUS, {"manifest": replace(MANIFEST, frameworks={"torch": "2.9.0"})}, {"env TORCH_FR_BUFFER_SIZE": "2000", "env TORCH_NCCL_TRACE_BUFFER_SIZE": None}),
+    (TWO_GPUS, {"manifest": replace(MANIFEST, frameworks={"torch": "2.8.1"})}, {"env TORCH_FR_BUFFER_SIZE": None, "env TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}),
+    (TWO_GPUS, {"manifest": replace(MANIFEST, frameworks={"torch": "2.4.1"})}, {"env TORCH_NCCL_DUMP_ON_TIMEOUT": None}),
     # launchers
     ({"max_restarts": 2}, {}, {"launch.options": ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--tee=3"), "--no-requeue": ""}),
     ({"arguments": ("-m", "pkg")}, {"script": "python3", "is_program": True}, {"line": "--no-python python3 -m pkg"}),

@@ -285,6 +285,8 @@ LOOKED: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (files.datasets, {"datasets": ("b",), "bind": ("recipes:/data/b",)}, {"datasets": {"b": "/not/there"}}, "", ""),
     (files.purge, {"image": "i.sif"}, {"submit_directory": "$HERE"}, "", ""),
     (files.purge, {"image": "i.sif"}, {**KEPT, "purge_days": 17}, "", ""),
+    (files.purge, {"image": "i.sif"}, {**KEPT, "purge_days": 16}, "--image?", "was not read for 14 days; after 16 the site deletes it"),
+    (files.purge, {"image": "i.sif", "time": "2-00:00:00"}, {**KEPT, "purge_days": 17}, "--image?", "maybe before this job ends"),
     (files.purge, {"image": "i.sif"}, {"scratch": "$HERE", "purge_days": 15}, "--image?", "was not read for 14 days; after 15 the site deletes it"),
     (files.purge, {"image": "ToBeDelete_i.sif"}, KEPT, "--image", "is about to be deleted"),
     (files.space, {}, {}, "", ""),

@@ -247,6 +247,7 @@ OUTSIDE = [
     ("import sys as s, helper\ns.path[0:0] = [os.path.join(os.path.pardir, 'lib')]", "", True),
     ("import settings, helper", "", True),
     ("import helper", "{}/lib", False),
+    ("import helper", "{}/lib:/usr/lib", True),  # an image has a /usr/lib of its own
 ]
 
 
