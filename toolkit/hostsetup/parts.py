@@ -78,6 +78,7 @@ TESTS = {
     "runuser": "util-linux",
     "setpriv": "util-linux",
     "shellcheck": "shellcheck",
+    "strace": "strace",
     "useradd": "passwd",
 }
 
