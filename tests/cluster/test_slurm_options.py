@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 
 def test_sbatch_takes_what_is_handed_to_it(cluster, toolkit, shared_dir):
@@ -17,6 +18,7 @@ def test_sbatch_takes_what_is_handed_to_it(cluster, toolkit, shared_dir):
     shown = toolkit("cluster", "exec", "--", "scontrol", "show", "job", job_id).stdout
     assert toolkit("cancel", job_id, cwd=shared_dir).returncode == 0
     assert "Nice=5" in shown, "the command line goes before toolkit.toml"
-    for said in ("Reason=BeginTime", "MailUser=me@site", "Contiguous=1", "gres:gpu:2"):
+    for said in ("Reason=BeginTime", "MailUser=me@site", "Contiguous=1"):
         assert said in shown
+    assert re.search("TresPerNode=gres[:/]gpu:2\n", shown)
     assert "#SBATCH --wckey=mine\n" in (shared_dir / "runs/true-0001/job.sbatch").read_text()
