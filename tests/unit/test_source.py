@@ -379,6 +379,8 @@ def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(call, job, plac
     if places == ["--nodes"] and "num_nodes=1" in call:
         assert "num_nodes=1) in line 2 is for 1 node, and the job has 2" in str(found[0])
         assert found[0].next_step == "num_nodes=2 in the script, or --nodes 1"
+    if "CLI" in call and "--nodes" in places:
+        assert found[0].next_step == "--trainer.num_nodes 2, or --nodes 1"
     assert {type(finding) for finding in found} <= {LauncherMismatchError}
 
 

@@ -124,15 +124,19 @@ def lightning_findings(case: Case) -> Iterator[ToolkitError]:
             f"{name}(num_nodes={nodes}) in line {trainer.line} is for "
             f"{counted(nodes, 'node')}, and the job has {case.nodes}",
             place="--nodes",
-            next_step=f"num_nodes={case.nodes} in the script, or --nodes {nodes}",
+            next_step=f"{_setting(name, 'num_nodes', case.nodes)}, or --nodes {nodes}",
         )
     if devices is not None and devices != ranks:
         yield LauncherMismatchError(
             f"{name}(...) in line {trainer.line} has {counted(devices, 'device')} on each "
             f"node, and the job {ranks} ranks",
             place="--ntasks-per-node",
-            next_step=f"devices={ranks} in the script, or --ntasks-per-node {devices}",
+            next_step=f"{_setting(name, 'devices', ranks)}, or --ntasks-per-node {devices}",
         )
+
+
+def _setting(name: str, key: str, value: int) -> str:
+    return f"{_CLI}{key} {value}" if name.endswith("CLI") else f"{key}={value} in the script"
 
 
 def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
