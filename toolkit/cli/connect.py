@@ -53,8 +53,12 @@ IDLE = pattern(
 )
 
 
+# A shell is one job that runs once.
+_NOT_OF_SHELLS = ("launcher", "array", "sweep", "requeue", "max_requeues", "retry")
+
+
 @click.command("shell", context_settings={"allow_interspersed_args": False})
-@job_options_except("launcher")
+@job_options_except(*_NOT_OF_SHELLS)
 @click.option(
     "--dry-run",
     is_flag=True,
