@@ -184,7 +184,8 @@ DECIDED: list[Row] = [
     ({"launcher": "horovod-elastic"}, {}, {"launch.options": ("4", "4", ""), "--no-kill": ""}),
     ({"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, {"manifest": HOLDS_ALL},
      {"launch.options": ("4", "2", "eth0"), "--ntasks-per-node": "1", "--cpus-per-task": "4"}),
-    ({"launcher": "mpirun"}, {"site": replace(LOCAL, modules=("openmpi/4.1.4",))}, {"warnings": ""}),
+    ({"launcher": "mpirun"}, {"site": replace(LOCAL, modules=("openmpi/4.1.4",))}, {"warnings": "", "from modules": "site"}),
+    ({"modules": ("cuda/12",)}, {"site": replace(LOCAL, modules=("gcc/10",)), "origins": {"modules": "--module"}}, {"from modules": "site and --module"}),
     # the PMI that Slurm and the image's MPI speak both
     (HOROVOD, pmi("none", "pmi2", "pmix", "pmix_v4"), {"launch.mpi": "pmix"}),
     (HOROVOD, pmi("none", "pmi2", "pmix_v3", "pmix_v10"), {"launch.mpi": "pmix_v10"}),

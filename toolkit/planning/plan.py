@@ -190,7 +190,10 @@ def _origins(case: Case) -> dict[str, str]:
     }
     unset = {key: value for key, value in decided.items() if getattr(job, key) is None}
     given = case.origins.items()
-    return {key: value for key, value in given if key not in ("summary", "env", "bind")} | unset
+    origins = {key: value for key, value in given if key not in ("summary", "env", "bind")}
+    if case.site.modules:
+        origins["modules"] = " and ".join(("site", *filter(None, (origins.get("modules"),))))
+    return origins | unset
 
 
 def _environment(case: Case, launch: Launch, origins: dict[str, str]) -> dict[str, str]:
