@@ -209,7 +209,9 @@ def test_a_graft_reads_as_the_tree_that_is_packed_at_once(base, layers):
         # pytest takes minutes to show how two long lists differ.
         unlike = [pair for pair in zip_longest(rows, packed_rows) if pair[0] != pair[1]]
         assert unlike[:1] == []
-        assert len(rows) == len(list(_all_files(tree))) + 1
+        # Since 4.6, unsquashfs has a row for each extended attribute as well.
+        files = [row for row in rows if " x user.note=" not in row]
+        assert len(files) == len(list(_all_files(tree))) + 1
 
 
 @_settings(max_examples=6)
